@@ -209,45 +209,114 @@ impl Stopwatch for Recorded {
     }
 }
 
-/// Goal: the search comes within 2% of the exhaustive best with at most 15% of its times, five of each choice.
-#[test]
-fn the_search_needs_few_times() {
-    let way = Way { collective: Collective::AllReduce, ranks: 4, launch: Launch::SingleThread };
+/// What a search over a recorded exhaustive set took and chose.
+struct Searched {
+    /// Times that it took, and those of the exhaustive set: five of each choice.
+    times: (usize, usize),
+    /// Sizes, and those that change.
+    sizes: (usize, usize),
+    /// Time lost against the best of all, as a fraction, by size.
+    lost: Vec<f64>,
+}
+
+/// Searches a recorded set. Where NCCL was never left free, its choice is the one that the model says it makes.
+fn searched(way: Way, channels: Vec<Option<u32>>, every: usize) -> Searched {
     let mut recorded = Recorded::of(way);
     let mut sizes: Vec<u64> = recorded.times.keys().map(|key| key.2).collect();
     sizes.sort_unstable();
     sizes.dedup();
-    if !all("the_search_needs_few_times", "every second size") {
-        sizes = sizes.into_iter().step_by(2).collect();
-    }
+    let sizes: Vec<u64> = sizes.into_iter().step_by(every).collect();
     let site = SiteSpec::new("h200x4").launch(way.launch).load().unwrap();
     let request = Request {
+        collectives: vec![way.collective],
+        ranks: Some(way.ranks),
         sizes: Some(sizes.clone()),
-        channels: vec![None, Some(1), Some(2), Some(8), Some(24)],
+        channels,
         this_launch: true,
         ..Request::default()
     };
+    let mut choices: BTreeMap<u64, usize> = BTreeMap::new();
+    recorded.times.keys().filter(|key| sizes.contains(&key.2)).for_each(|key| *choices.entry(key.2).or_default() += 1);
+    if recorded.times.keys().all(|key| key.0.is_some()) {
+        for call in tune(&site, &request).unwrap().asked() {
+            let key = |pair| (pair, None, call.size_bytes);
+            if let Some(times) = recorded.times.get(&key(Some(call.default_candidate().pair))).cloned() {
+                recorded.times.insert(key(None), times);
+            }
+        }
+    }
     let outcome = tune_measuring(&site, &request, &mut recorded, Budget::default()).unwrap();
-    let table = recorded.times.clone();
+    let table = recorded.times;
     let mean = |key: &Key| table.get(key).map(|us| us.iter().sum::<f64>() / us.len() as f64);
-    let exhaustive = 5 * table.keys().filter(|key| sizes.contains(&key.2)).count();
-    let mut lost = Vec::new();
+    let exhaustive = 5 * choices.values().sum::<usize>();
+    let (mut lost, mut changes) = (Vec::new(), 0);
     for call in outcome.asked() {
         let bytes = call.size_bytes;
-        let best = table.keys().filter(|key| key.2 == bytes).filter_map(mean).min_by(f64::total_cmp).unwrap();
-        let (pair, channels) = (call.taken().pair, call.taken().channels);
-        let ours = if call.advice.is_none() { mean(&(None, None, bytes)) } else { None };
-        let ours = ours.or_else(|| mean(&(Some(pair), channels, bytes))).unwrap();
-        lost.push((ours / best - 1.0, bytes, pair, channels));
+        // NCCL left free and forced to what it chose is one choice, and runs of it differ by as much as any.
+        let default = [(None, None, bytes), (Some(call.default_candidate().pair), None, bytes)];
+        let own: Vec<f64> = default.iter().filter_map(|key| table.get(key)).flatten().copied().collect();
+        let own = (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64);
+        let others = table.keys().filter(|key| key.2 == bytes && !default.contains(key)).filter_map(mean);
+        let best = others.chain(own).min_by(f64::total_cmp).unwrap();
+        let ours = match call.advice {
+            None => own,
+            Some(_) => mean(&(Some(call.taken().pair), call.taken().channels, bytes)),
+        };
+        // NCCL's choice was not run at some sizes.
+        let Some(ours) = ours else { continue };
+        lost.push(ours / best - 1.0);
         if call.advice.is_some() {
+            changes += 1;
             assert!(call.taken().measured.unwrap().runs >= 5 && call.default_candidate().measured.unwrap().runs >= 5);
         }
     }
-    let average = lost.iter().map(|l| l.0).sum::<f64>() / lost.len() as f64;
-    println!("{} of {exhaustive} times, mean regret {average}, {lost:?}", outcome.times);
-    assert!(average <= 0.02, "{average} lost: {lost:?}");
-    assert!(outcome.times as f64 <= 0.15 * exhaustive as f64, "{} of {exhaustive}", outcome.times);
-    assert!(outcome.measured_csv.is_some_and(|csv| csv.lines().count() == outcome.times + 1));
+    assert!(outcome.measured_csv.is_none_or(|csv| csv.lines().count() == outcome.times + 1));
+    Searched { times: (outcome.times, exhaustive), sizes: (lost.len(), changes), lost }
+}
+
+/// Goal: the search comes within 2% of the exhaustive best with at most 15% of its times, five of each choice.
+/// Method: all sets of forced runs that are recorded with two algorithms or more, or with NCCL's own choice beside forced ones.
+/// The first has up to 18 choices a size; the others have 3 to 6.
+#[test]
+fn the_search_needs_few_times() {
+    use Collective::{AllGather, AllReduce};
+    let every = if all("the_search_needs_few_times", "every second size") { 1 } else { 2 };
+    let many = vec![None, Some(1), Some(2), Some(8), Some(24)];
+    let mut together = (0, 0);
+    for (collective, ranks, launch) in [
+        (AllReduce, 4, Launch::SingleThread),
+        (AllReduce, 4, Launch::Threads),
+        (AllReduce, 2, Launch::Threads),
+        (AllReduce, 4, Launch::Graph),
+        (AllReduce, 2, Launch::Graph),
+        (AllGather, 4, Launch::SingleThread),
+        (AllGather, 4, Launch::Graph),
+        (AllGather, 2, Launch::Graph),
+    ] {
+        let way = Way { collective, ranks, launch };
+        let channels =
+            if launch == Launch::SingleThread && collective == AllReduce { many.clone() } else { vec![None] };
+        let Searched { times, sizes, lost } = searched(way, channels, every);
+        let average = lost.iter().sum::<f64>() / lost.len() as f64;
+        let worst = lost.iter().copied().fold(0.0, f64::max);
+        let part = times.0 as f64 / times.1 as f64;
+        println!(
+            "{way:?}: {} of {} times ({:.1}%), {} of {} sizes change, mean regret {:.2}%, worst {:.1}%",
+            times.0,
+            times.1,
+            100.0 * part,
+            sizes.1,
+            sizes.0,
+            100.0 * average,
+            100.0 * worst
+        );
+        together = (together.0 + times.0, together.1 + times.1);
+        assert!(average <= 0.02, "{way:?}: {average} lost: {lost:?}");
+        // A change and what it replaces are measured five times each: of 4 choices that alone is half.
+        assert!(times.0 as f64 <= 0.15 * times.1 as f64 + 10.0 * sizes.1 as f64, "{way:?}: {times:?}");
+    }
+    println!("together {} of {}", together.0, together.1);
+    assert!(together.0 as f64 <= 0.15 * together.1 as f64, "{together:?}");
 }
 
 /// Fails from some round on.

@@ -221,6 +221,26 @@ fn a_search_measures_and_its_times_are_read_again() {
     assert!(code == 2 && err.contains("--measure"), "{err}");
 }
 
+/// Goal: each communicator of a job is measured on ranks of its own, and the file says whose times are whose.
+#[test]
+fn communicators_are_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("tuned").display().to_string();
+    let ask = ["tune", "dgx-h100", "--communicators", "tp=2,dp=4", "-s", "1K,64K", "--launch", "threads"];
+    let search = ["--measure", "--backend", "host", "--budget", "6s", "--force", "-o", &at];
+    let (code, _, err) = collcast(&[&ask[..], &search].concat());
+    assert_eq!(code, 0, "{err}");
+    let csv = std::fs::read_to_string(format!("{at}/measured.csv")).unwrap();
+    let ranks = |run: &str| -> Vec<String> {
+        let rows = csv.lines().filter(|line| line.starts_with(run));
+        rows.map(|line| line.split(',').nth(4).unwrap().to_owned()).collect()
+    };
+    let (tp, dp) = (ranks("search:tp,"), ranks("search:dp,"));
+    assert!(!tp.is_empty() && tp.iter().all(|ranks| ranks == "2"), "{csv}");
+    assert!(!dp.is_empty() && dp.iter().all(|ranks| ranks == "4"), "{csv}");
+    assert_eq!(csv.lines().count(), 1 + tp.len() + dp.len(), "{csv}");
+}
+
 /// Lines of a table: collective, first and last byte count, algorithm, hosts and ranks.
 fn lines(table: &str) -> Vec<(String, u64, u64, String, String)> {
     let line = |line: &str| {
@@ -299,7 +319,6 @@ fn bad_questions_are_refused() {
         (&["tune", "h200x4", "--communicators", "tp"], "NAME=RANKS"),
         (&["tune", "h200x4", "--communicators", "tp=8"], "has 4 GPUs"),
         (&["tune", "h200x4", "--communicators", "tp=1"], "two ranks"),
-        (&["tune", "dgx-h100", "--communicators", "tp=2,dp=4", "--measure", "--backend", "host"], "not the first"),
         (&["tune", "h200x4", "--objective", "step"], "name a scenario"),
         (&["tune", "gpt-fsdp", "-c", "all_reduce"], "--collective has no meaning here"),
         (&["tune", "h200x4", "--ranks", "3", "--measurements", "tests/data/sockets"], "no measured row"),
@@ -320,17 +339,17 @@ fn bad_questions_are_refused() {
 fn the_plugin_takes_what_is_advised() {
     use collcast::sim::nccl::{ALGORITHMS, FUNCTIONS};
     use collcast::tune::Request;
-    use collcast_tuner::table::{COLLECTIVES, MadeFor, PROTOCOLS, Table};
+    use collcast_tuner::table::{COLLECTIVES, Communicator, MadeFor, PROTOCOLS, Table};
 
     for machine in ["h200x4", "pcie-box"] {
         let site = collcast::Site::load(machine).unwrap();
         let collectives = FUNCTIONS.map(|(_, collective)| collective).to_vec();
         let sizes = Some(vec![8, 4096, 1 << 20, 1 << 28]);
         let outcome = collcast::tune::tune(&site, &Request { collectives, sizes, ..Request::default() }).unwrap();
-        let ranks = site.topology.ranks() as usize;
-        let changes = Table::read(&outcome.tuner_csv, ranks, 1).unwrap();
+        let whole = Communicator { ranks: site.topology.ranks() as usize, nodes: 1, a_domain: None };
+        let changes = Table::read(&outcome.tuner_csv, whole).unwrap();
         // As NVIDIA's example reads it.
-        let table = Table::read(&outcome.tuner_csv.replace("# kept:", "#"), ranks, 1).unwrap();
+        let table = Table::read(&outcome.tuner_csv.replace("# kept:", "#"), whole).unwrap();
         let gpu = site.topology.gpu(site.topology.gpu_of(collcast::sim::ids::Rank(0))).unwrap();
         assert!(MadeFor::of(&outcome.tuner_csv).check(None, Some(&format!("NVIDIA {}", gpu.model))).is_ok());
         for call in &outcome.calls {
@@ -381,4 +400,76 @@ fn a_table_is_installed_and_undone() {
         let (code, _, err) = collcast(args);
         assert!(code == 2 && err.contains(says), "{args:?}: {err}");
     }
+}
+
+/// A profile of hosts that are far apart, so that FIFOs of NCCL's size run dry.
+const FAR: &str = r#"schema = "collcast/profile/1"
+name = "far"
+evidence = "made up: 5 ms between hosts"
+uncertainty = 0.05
+across_hosts = true
+gpus = ["H100"]
+launches = ["processes"]
+
+[parameters]
+"latency.network.ll" = { value = 5000.0, origin = "fitted", source = "made up" }
+"latency.network.ll128" = { value = 5000.0, origin = "fitted", source = "made up" }
+"latency.network.simple" = { value = 5000.0, origin = "fitted", source = "made up" }
+"#;
+
+/// Goal: where forecasts are sure that larger FIFOs save time over all calls, they are advised without a measurement: in the
+/// answer, in all files with what undoes them, and in what `tune install` writes. They save what `simulate` says.
+#[test]
+fn a_forecast_advises_fifos() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (profile, folder, env, plugin) = (at("far.toml"), at("tuned"), at("job.env"), at("plugin.so"));
+    std::fs::write(&profile, FAR).unwrap();
+    let machine =
+        ["dgx-h100", "--nodes", "2", "--profile", "prior", "--profile", &profile, "--env", "NCCL_NVLS_ENABLE=0"];
+    let report = tune(&[&machine[..], &["-s", "64M:8G:2", "-o", &folder]].concat());
+    let process = report["process"].as_array().unwrap();
+    assert_eq!((process.len(), &process[0]["advice"]), (1, &"change".into()), "{process:?}");
+    let setting = process[0]["settings"].as_str().unwrap();
+    let (name, value) = setting.split_once('=').unwrap();
+    assert!(name.ends_with("BUFFSIZE") && value.parse::<u64>().unwrap() > 4 << 20, "{setting}");
+    let (gain, doubt) = (process[0]["gain"].as_f64().unwrap(), process[0]["doubt"].as_f64().unwrap());
+    assert!(gain > 0.2 && -(-gain).ln_1p() > 1.645 * doubt && process[0]["rounds"] == 0, "{process:?}");
+    assert!(
+        report["verdict"]["sentence"].as_str().unwrap().contains(&format!("{setting} saves")),
+        "{}",
+        report["verdict"]
+    );
+
+    let table = format!("NCCL_TUNER_CONFIG_FILE={folder}/tuner.csv");
+    let plugged = ["--env", "NCCL_TUNER_PLUGIN=libnccl-tuner-example.so", "--env", &table];
+    let times = |more: &[&str]| -> Vec<f64> {
+        let sweep = ["sweep", "-s", "64M:8G:2", "--format", "json"];
+        let (code, out, err) = collcast(&[&sweep[..1], &machine, &sweep[1..], &plugged, more].concat());
+        assert_eq!(code, 0, "{err}");
+        let report: Value = serde_json::from_str(&out).unwrap();
+        report["rows"].as_array().unwrap().iter().map(|row| row["time_us"].as_f64().unwrap()).collect()
+    };
+    let (without, with) = (times(&[]), times(&["--env", setting]));
+    let saved =
+        without.iter().zip(&with).map(|(without, with)| (without / with).ln()).sum::<f64>() / without.len() as f64;
+    assert!((1.0 - (-saved).exp() - gain).abs() < 0.01, "{saved} {gain}: {without:?} {with:?}");
+
+    let read = |path: &str| std::fs::read_to_string(path).unwrap();
+    assert!(read(&format!("{folder}/nccl.env")).contains(&format!("\n{setting}\n# Undo: unset {name}\n")));
+    assert!(read(&format!("{folder}/slurm.sh")).contains(&format!("\nexport {setting}\n")));
+    assert!(read(&format!("{folder}/kubernetes.yaml")).contains(&format!("- name: {name}\n    value: \"{value}\"\n")));
+    let before = format!("{name}=1048576\n");
+    std::fs::write(&env, &before).unwrap();
+    std::fs::write(&plugin, "").unwrap();
+    let install = ["tune", "install", &folder, "--into", &env, "--plugin", &plugin];
+    assert_eq!(collcast(&install), (0, String::new(), String::new()));
+    assert!(read(&env).contains(&format!("\n{setting}\n# collcast tune install: end\n")), "{}", read(&env));
+    assert!(read(&env).ends_with(&format!("# collcast tune install: was {before}")), "{}", read(&env));
+    assert_eq!(collcast(&["tune", "undo", &env]), (0, String::new(), String::new()));
+    assert_eq!(read(&env), before);
+
+    // Near hosts keep FIFOs full.
+    let near = tune(&["dgx-h100", "--nodes", "2", "-s", "64M:8G:2", "--env", "NCCL_NVLS_ENABLE=0"]);
+    assert!(near["process"].as_array().unwrap().is_empty(), "{}", near["process"]);
 }

@@ -8,7 +8,9 @@ use collcast::bench;
 use collcast::files::read_text;
 use collcast::step::{self, Collectives};
 use collcast::tune::install::{Install, undo};
-use collcast::tune::{Budget, Communicators, Live, Objective, Outcome, Request, tune, tune_measuring, write};
+use collcast::tune::{
+    Budget, Communicators, Live, Objective, Outcome, ProcessSetting, Request, tune, tune_measuring, write,
+};
 use collcast::views::tune::Show;
 use collcast::{Error, Site, SiteSpec};
 use collcast_hwbackend::exec::Effort;
@@ -35,11 +37,12 @@ In place of a machine, a SCENARIO of `collcast simulate`: the calls of its step 
 and the step is simulated with and without the table.
 
 --measure runs what is expected to gain most beside NCCL's own choice, in turns; a change is repeated five times. \
+A quarter of the time is kept for threads and FIFOs of the whole process. Each of --communicators is measured whose ranks are on this host. \
 Ctrl-C, an error, or the end of --budget keeps what was measured; an error's exit code stays. Writes into --output DIR:
   tuner.csv   for our tuner plugin (`tune install`) and NVIDIA's example (NCCL_TUNER_CONFIG_FILE)
   slurm.sh, kubernetes.yaml   the variables that load tuner.csv, and what undoes them
   measured.csv   what --measure has measured; --measurements reads it again
-  nccl.env    NCCL_ALGO and NCCL_PROTO that slow no size, where there are such
+  nccl.env    NCCL_ALGO and NCCL_PROTO that slow no size, threads and FIFOs that help all calls, where there are such
   tune.json, tune.md   the same tables as on the terminal"
 )]
 #[command(mut_arg("size", default_sizes("8:8GiB:2, or those measured")))]
@@ -102,7 +105,7 @@ enum ObjectiveArg {
 /// What to do with a table that is written.
 #[derive(Subcommand, Debug)]
 enum Table {
-    /// Write the lines that load our tuner plugin with a table: NCCL then takes its choices
+    /// Write the lines that load our tuner plugin with a table, and the threads and FIFOs that go with it
     Install {
         /// Folder that `tune --output` wrote, or the table in it
         #[arg(value_name = "DIR")]
@@ -142,7 +145,12 @@ impl Table {
                 let exported = into.as_ref().is_none_or(|file| Install::is_exported(file, &text));
                 let plugin = whole(&library(plugin.as_ref())?)?;
                 let record = record.as_deref().map(whole).transpose()?;
-                let lines = Install { plugin, table: whole(&table)?, record, exported }.added_to(&text);
+                let beside = table.with_file_name("nccl.env");
+                let process = match beside.is_file() {
+                    true => ProcessSetting::of_file(&read_text("read the settings beside the table", &beside)?),
+                    false => Vec::new(),
+                };
+                let lines = Install { plugin, table: whole(&table)?, record, process, exported }.added_to(&text);
                 write_to(into.as_deref(), lines.as_bytes())?;
             }
             Self::Undo { file } => write_to(Some(file), undo(&read_text("read the settings", file)?).as_bytes())?,

@@ -1,9 +1,10 @@
 //! The communicators of a job: which ranks call together, and who calls at the same time on the same hosts.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
-use collcast_sim::ids::Rank;
+use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::predict::PredictError;
 use collcast_sim::topology::Topology;
 use collcast_sim::workload::siblings;
@@ -16,15 +17,17 @@ use crate::error::Error;
 pub struct Communicator {
     /// Its name, such as `tp`; none where all ranks are one communicator.
     pub name: Option<String>,
-    /// Hosts.
+    /// Hosts, or NVLink domains where these are larger: what NCCL calls nodes.
     pub nodes: u32,
     /// Ranks.
     pub ranks: u32,
+    /// The fewest and the most of them in one NVLink domain; NCCL says so from 2.28 on.
+    pub a_domain: (u32, u32),
 }
 
 impl fmt::Display for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, nodes, ranks } = self;
+        let Self { name, nodes, ranks, .. } = self;
         let name = name.as_deref().unwrap_or("all");
         write!(f, "{name} ({ranks} ranks, {nodes} hosts)")
     }
@@ -53,6 +56,24 @@ impl FromStr for Communicators {
             return Err(format!("`{name}` is there twice"));
         }
         Ok(Self(parts))
+    }
+}
+
+/// Which GPUs a communicator's ranks are on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spot {
+    /// Ranks.
+    pub ranks: u32,
+    /// They are the first of the machine, one after another.
+    pub first: bool,
+    /// Places of their GPUs on their host, from 0; none where they are on several hosts.
+    pub gpus: Option<Vec<u32>>,
+}
+
+impl Communicator {
+    /// What NCCL tells a plugin of it.
+    pub(super) fn shape(&self) -> (u32, u32, (u32, u32)) {
+        (self.nodes, self.ranks, self.a_domain)
     }
 }
 
@@ -95,6 +116,17 @@ impl Group {
         Ok(Some(topology.placed(&gpus)?))
     }
 
+    /// Where its ranks are.
+    pub(super) fn spot(&self, topology: &Topology) -> Spot {
+        let ranks = self.communicator.ranks;
+        let first = || (0..ranks.min(topology.ranks())).map(Rank).collect();
+        let own: Vec<Rank> = self.together.first().cloned().unwrap_or_else(first);
+        let place = |rank: &Rank| topology.gpu(topology.gpu_of(*rank)).map(|gpu| gpu.index);
+        let hosts: BTreeSet<HostId> = own.iter().map(|&rank| topology.host_of(rank)).collect();
+        let gpus = (hosts.len() == 1).then(|| own.iter().map(place).collect()).flatten();
+        Spot { ranks, first: self.is_first(), gpus }
+    }
+
     /// Whether it is the ranks that a run of nccl-tests has: the first, one after another.
     pub(super) fn is_first(&self) -> bool {
         self.together.first().is_none_or(|ranks| ranks.iter().zip(0..).all(|(rank, at)| rank.0 == at))
@@ -102,8 +134,13 @@ impl Group {
 }
 
 fn communicator(name: Option<String>, topology: &Topology, ranks: &[Rank], count: u32) -> Communicator {
-    let hosts: std::collections::BTreeSet<u32> = ranks.iter().map(|&rank| topology.host_of(rank).0).collect();
-    Communicator { name, nodes: hosts.len() as u32, ranks: count }
+    let mut domains: BTreeMap<HostId, u32> = BTreeMap::new();
+    for &rank in ranks {
+        *domains.entry(topology.node_of(rank)).or_default() += 1;
+    }
+    let of = |most: bool| if most { domains.values().max() } else { domains.values().min() };
+    let a_domain = [false, true].map(|most| of(most).copied().unwrap_or_default());
+    Communicator { name, nodes: domains.len() as u32, ranks: count, a_domain: a_domain.into() }
 }
 
 impl Communicators {
@@ -128,8 +165,8 @@ impl Communicators {
             let others: Vec<Vec<Rank>> = firsts.map(of).collect();
             let group = Group::named(name, topology, &of(0), others.iter().map(Vec::as_slice));
             stride *= size;
-            let key = |group: &Group| (group.communicator.nodes, group.communicator.ranks);
-            match groups.iter().find(|other| key(other) == key(&group)) {
+            let shape = |group: &Group| group.communicator.shape();
+            match groups.iter().find(|other| shape(other) == shape(&group)) {
                 Some(other) => notes.push(format!(
                     "{name} has as many ranks and hosts as {}, and NCCL's plugin tells them apart by nothing else: the lines of the first hold for both",
                     other.communicator

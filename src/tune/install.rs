@@ -3,11 +3,13 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use super::process::ProcessSetting;
+
 /// First line of what is written; what undoes it stands in it.
 const BEGIN: &str = "# collcast tune install: begin; `collcast tune undo FILE` takes it out";
 /// Last line.
 const END: &str = "# collcast tune install: end";
-/// In front of a line that was there before and would load another tuner.
+/// In front of a line that was there before and would load another tuner, or set a variable otherwise.
 const WAS: &str = "# collcast tune install: was ";
 /// The variable that NCCL loads a tuner by.
 const PLUGIN: &str = "NCCL_TUNER_PLUGIN";
@@ -21,6 +23,8 @@ pub struct Install {
     pub table: PathBuf,
     /// A file for what is asked and chosen.
     pub record: Option<PathBuf>,
+    /// Threads and FIFOs that go with the table.
+    pub process: Vec<ProcessSetting>,
     /// The file is sourced by a shell, and not read by NCCL.
     pub exported: bool,
 }
@@ -37,8 +41,10 @@ impl Install {
         let mut rest = String::new();
         let mut next = None;
         for line in before.split_inclusive('\n') {
-            if let Some(tuner) = named(line.trim_end()) {
+            if let Some(tuner) = value_of(PLUGIN, line) {
                 next = Some(tuner.to_owned());
+                rest.push_str(WAS);
+            } else if self.process.iter().any(|setting| value_of(setting.variable.name(), line).is_some()) {
                 rest.push_str(WAS);
             }
             rest.push_str(line);
@@ -50,6 +56,9 @@ impl Install {
         };
         set(PLUGIN, &self.plugin.display().to_string());
         set("COLLCAST_TUNER_TABLE", &self.table.display().to_string());
+        for setting in &self.process {
+            set(setting.variable.name(), &setting.value.to_string());
+        }
         if let Some(next) = next.filter(|next| !next.is_empty() && next != "none") {
             set("COLLCAST_TUNER_NEXT", &next);
         }
@@ -61,10 +70,10 @@ impl Install {
     }
 }
 
-/// The tuner that a line loads.
-fn named(line: &str) -> Option<&str> {
+/// The value that a line gives a variable.
+fn value_of<'l>(name: &str, line: &'l str) -> Option<&'l str> {
     let line = line.trim();
-    let value = line.strip_prefix("export ").unwrap_or(line).strip_prefix(PLUGIN)?.strip_prefix('=')?;
+    let value = line.strip_prefix("export ").unwrap_or(line).strip_prefix(name)?.strip_prefix('=')?;
     Some(value.trim_matches(['"', '\'']))
 }
 
@@ -93,6 +102,7 @@ mod tests {
             plugin: "/opt/libcollcast_tuner.so".into(),
             table: "/opt/tuner.csv".into(),
             record: None,
+            process: Vec::new(),
             exported: false,
         }
     }
@@ -112,11 +122,27 @@ mod tests {
         assert!(exported.contains("\nexport COLLCAST_TUNER_TABLE=/opt/tuner.csv\n"), "{exported}");
     }
 
+    /// Goal: threads and FIFOs of the table's folder go in with it; lines of the file that set them otherwise sleep until it
+    /// is undone. Of the folder's file nothing else counts.
+    #[test]
+    fn values_for_the_process_go_with_the_table() {
+        let written =
+            "# x\nNCCL_ALGO=allreduce:ring\nNCCL_BUFFSIZE=8388608\n# Undo: unset NCCL_BUFFSIZE\nNCCL_NTHREADS=x\n";
+        let process = ProcessSetting::of_file(written);
+        assert_eq!(process.iter().map(ToString::to_string).collect::<Vec<_>>(), ["NCCL_BUFFSIZE=8388608"]);
+        let text = "NCCL_BUFFSIZE=1\nNCCL_LL_BUFFSIZE=2\n";
+        let with = Install { process, ..install() }.added_to(text);
+        assert!(with.contains("\nNCCL_BUFFSIZE=8388608\n# collcast tune install: end\n"), "{with}");
+        assert!(with.ends_with("# collcast tune install: was NCCL_BUFFSIZE=1\nNCCL_LL_BUFFSIZE=2\n"), "{with}");
+        assert_eq!(undo(&with), text);
+    }
+
     proptest! {
         /// Goal: what is undone is what was there.
         #[test]
-        fn undone_is_as_before(text in "((export )?NCCL_TUNER_PLUGIN=[a-z]{0,4}\n|[A-Z]=1\r?\n|#.{0,9}\n|\n){0,8}[a-z]{0,3}") {
-            prop_assert_eq!(undo(&install().added_to(&text)), text);
+        fn undone_is_as_before(text in "((export )?NCCL_(TUNER_PLUGIN|BUFFSIZE)=[a-z]{0,4}\n|[A-Z]=1\r?\n|#.{0,9}\n|\n){0,8}[a-z]{0,3}") {
+            let process = ProcessSetting::of_file("NCCL_BUFFSIZE=8388608");
+            prop_assert_eq!(undo(&Install { process, ..install() }.added_to(&text)), text);
         }
     }
 }

@@ -39,8 +39,8 @@ fn step_jobs(step: &Collectives, request: &Request) -> Result<Vec<Job>, Error> {
     for role in &step.roles {
         let others = role.others.iter().map(Vec::as_slice);
         let group = Group::named(&role.name, &step.site.topology, &role.ranks, others);
-        let key = |group: &Group| (group.communicator.nodes, group.communicator.ranks);
-        let at = jobs.iter().position(|job| key(&job.group) == key(&group)).unwrap_or(jobs.len());
+        let shape = |group: &Group| group.communicator.shape();
+        let at = jobs.iter().position(|job| shape(&job.group) == shape(&group)).unwrap_or(jobs.len());
         if at == jobs.len() {
             jobs.push(Job { group, asked: Vec::new() });
         }

@@ -116,6 +116,11 @@ impl Measured {
         (ratio / std::f64::consts::SQRT_2).max(LEAST)
     }
 
+    /// Standard deviation of the logarithm of one time of a size.
+    pub(super) fn scatter(&self, bytes: u64) -> f64 {
+        self.deviations[usize::from(band(bytes))]
+    }
+
     pub(super) fn sizes(&self) -> Vec<u64> {
         let sizes: BTreeSet<u64> = self.times.keys().map(|key| key.1).collect();
         sizes.into_iter().collect()
@@ -135,7 +140,7 @@ impl Measured {
         let forced = self.times.get(&(call.collective, bytes, Some(pair), channels));
         let free = self.times.get(&(call.collective, bytes, None, channels)).filter(|_| default);
         let times: Vec<f64> = forced.into_iter().chain(free).flatten().copied().collect();
-        let deviation = self.deviations[usize::from(band(bytes))];
+        let deviation = self.scatter(bytes);
         (!times.is_empty()).then(|| Times { runs: times.len(), time_us: median(times), deviation })
     }
 }

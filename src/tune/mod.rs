@@ -18,24 +18,29 @@ pub mod install;
 mod jobs;
 mod live;
 mod measured;
+mod measuring;
 mod options;
 mod outcome;
 mod posterior;
+mod process;
 mod request;
 mod search;
+mod trials;
 mod tuned;
 mod variables;
 mod write;
 
 use collcast_hwbackend::read::{FileReport, cut_runs, read_paths};
 use collcast_reports::model::Input;
+use collcast_sim::measurement::Measurement;
 use collcast_sim::nccl::{FUNCTIONS, Version};
-use collcast_sim::predict::{PredictError, Prediction, Settings};
+use collcast_sim::predict::{PredictError, Prediction, Predictor, Settings};
 
 pub use advice::{Loss, Range, Regret};
-pub use communicator::{Communicator, Communicators};
+pub use communicator::{Communicator, Communicators, Spot};
 pub use live::Live;
 pub use outcome::{Ended, Machine, Outcome, StepGain};
+pub use process::{Finding, Least, Process, ProcessSetting, ProcessVariable, Tried};
 pub use request::{Objective, Request};
 pub use search::{Budget, Forced, Stopwatch};
 pub use tuned::{Advice, Basis, Belief, Candidate, Pair, Times, Tuned};
@@ -49,8 +54,10 @@ use crate::site::{Site, assumptions};
 use crate::validate::judged::can_be_asked;
 use jobs::{Job, asked, jobs};
 use measured::Measured;
+use measuring::Measuring;
 use options::Clock;
-use search::Search;
+use search::communicator_of;
+use trials::{Trials, Work};
 
 /// Times what NCCL could do, and says where another choice is worth it.
 ///
@@ -89,15 +96,6 @@ fn tune_with(
     let (mut jobs, mut notes) = jobs(site, request)?;
     let ranks = jobs.iter().map(|job| job.group.communicator.ranks).max().unwrap_or_default();
     site.check_graphs(ranks)?;
-    if let Some(job) = jobs.iter().find(|job| measure.is_some() && !job.group.is_first()) {
-        return Err(Error::usage(
-            format!(
-                "the ranks of {} are not the first of the machine, which a measurement runs",
-                job.group.communicator
-            ),
-            "leave it out, or leave out --measure: forecasts tune it",
-        ));
-    }
     let read = Read::of(site, request, &jobs)?;
     // What is measured decides whose rules hold, unless the user does.
     let installed = measure.as_ref().and_then(|(stopwatch, _)| stopwatch.nccl());
@@ -116,29 +114,29 @@ fn tune_with(
     }
     let whole = site.predictor();
     let views = jobs.iter().map(|job| job.group.view(&site.topology)).collect::<Result<Vec<_>, PredictError>>()?;
-    let (mut calls, mut searched, mut grounds) = (Vec::<Tuned>::new(), Searched::default(), Vec::new());
-    let mut variables = Variables::none("they would hold for all communicators; use the tuner table");
-    let alone = jobs.len() == 1;
-    let shares = jobs.len() as u32;
-    for ((job, view), measured) in jobs.into_iter().zip(&views).zip(read.measured) {
-        let own = view.as_ref().map(|view| whole.on(view));
-        let predictor = own.as_ref().unwrap_or(&whole);
-        let mut clock = Clock { whole: &whole, predictor, group: job.group, settings, measured };
-        let mut timed = clock.time(job.asked, &request.watch)?;
-        match &mut measure {
-            Some((stopwatch, budget)) if searched.ended.is_none() => {
-                let budget = Budget { time: budget.time / shares, times: budget.times / shares as usize };
-                let mut search = Search::new(&mut timed, &mut clock.measured, &settings, installed);
-                search.objective = request.objective;
-                search.run(*stopwatch, budget, &request.watch);
-                searched.add(search)?;
-            }
-            _ => advice::advise(&mut timed),
+    let own: Vec<Option<Predictor<'_>>> = views.iter().map(|view| view.as_ref().map(|view| whole.on(view))).collect();
+    let mut works = Vec::with_capacity(jobs.len());
+    for ((job, own), measured) in jobs.into_iter().zip(&own).zip(read.measured) {
+        let (predictor, spot) = (own.as_ref().unwrap_or(&whole), job.group.spot(&site.topology));
+        let clock = Clock { whole: &whole, predictor, group: job.group, settings, measured };
+        let calls = clock.time(job.asked, &request.watch)?;
+        works.push(Work { clock, calls, spot, here: false });
+    }
+    let searched = match &mut measure {
+        Some((stopwatch, budget)) => Measuring::of(&mut works, request, installed, *stopwatch, *budget)?,
+        None => {
+            works.iter_mut().for_each(|work| advice::advise(&mut work.calls));
+            let process = Trials::new(&works, request.objective, false).forecast(&request.watch)?;
+            Measuring { process, ..Measuring::default() }
         }
-        if alone {
-            variables = variables::find(&timed, predictor, &settings)?;
-        }
-        let on = On { topology: predictor.topology(), profile: &site.profile, settings: &settings };
+    };
+    let variables = match works.as_slice() {
+        [alone] => variables::find(&alone.calls, alone.clock.predictor, &settings)?,
+        _ => Variables::none("they would hold for all communicators; use the tuner table"),
+    };
+    let (mut calls, mut grounds) = (Vec::<Tuned>::new(), Vec::new());
+    for Work { clock, calls: timed, .. } in works {
+        let on = On { topology: clock.predictor.topology(), profile: &site.profile, settings: &settings };
         for call in &timed {
             let of = |p: &Prediction| Grounds::of(on, (call.collective, call.communicator.ranks), p.into());
             grounds.extend(call.candidates.iter().map(|c| of(&c.prediction)));
@@ -149,18 +147,26 @@ fn tune_with(
     let mut machine = Machine::of(site, ranks, (whole.version(&settings), measured.is_some()));
     let gpu = measure.as_ref().and_then(|(stopwatch, _)| stopwatch.gpu());
     let another = gpu.and_then(|gpu| machine.measured_on(gpu));
+    if let Some((stopwatch, _)) = &measure {
+        machine.measured_at(&stopwatch.host());
+    }
     let grounds: Grounds = grounds.into_iter().collect();
     let mut said = assumptions(&site.topology, &site.profile, &settings, &grounds.beyond);
     said.extend(site.why.clone());
     said.extend(site.told.notes.iter().cloned());
     said.extend(measured.map(|version| format!("NCCL {version} was measured: its rules hold")));
     said.extend(notes);
+    said.extend(searched.notes);
     if grounds.beyond.switches() {
         said.push(UNMEASURED_SWITCHES.to_owned());
     }
     let unsettled = (searched.unsettled > 0).then(|| {
         let count = searched.unsettled;
         format!("{count} changes are left out: the search ended before they were measured five times; a longer --budget settles them")
+    });
+    let open = searched.process.tried.iter().filter(|tried| tried.finding == Finding::Unsettled).count();
+    let open = (open > 0).then(|| {
+        format!("{open} values for the whole process are left out: they were not measured five times; a longer --budget settles them")
     });
     let Trust { status, confidence, basis } = grounds.trust();
     let ended = searched.ended.as_ref().map(|ended| format!("the search ended early: {}", ended.why));
@@ -170,7 +176,7 @@ fn tune_with(
         regrets: advice::regrets(&calls),
         step: request.step.as_ref().map(|step| StepGain::of(step, &tuner_csv)).transpose()?,
         tuner_csv,
-        nccl_env: write::nccl_env(&variables, &machine),
+        nccl_env: write::nccl_env(&variables, &searched.process, &machine),
         inputs: site.sources.iter().cloned().chain(read.inputs).collect(),
         notes: said,
         warnings: read
@@ -181,6 +187,7 @@ fn tune_with(
             .chain(another)
             .chain(ended)
             .chain(unsettled)
+            .chain(open)
             .collect(),
         refused: refused(&calls),
         ended: searched.ended,
@@ -189,39 +196,11 @@ fn tune_with(
         machine,
         calls,
         variables,
+        process: searched.process,
         status,
         confidence,
         basis,
     })
-}
-
-/// What a search gave.
-#[derive(Default)]
-struct Searched {
-    csv: Option<String>,
-    times: usize,
-    ended: Option<Ended>,
-    /// Changes that were not repeated often enough to count.
-    unsettled: usize,
-}
-
-impl Searched {
-    /// Adds what the search for one communicator gave.
-    fn add(&mut self, mut search: Search<'_>) -> Result<(), Error> {
-        let first = self.times == 0;
-        self.ended = match search.failure.take() {
-            Some(error) if first && search.times() == 0 => return Err(error),
-            failure => failure.map(|error| Ended { why: error.to_string(), code: error.code() }),
-        };
-        self.unsettled += search.settle();
-        self.times += search.times();
-        if let Some(csv) = search.csv() {
-            // One header for all.
-            let rows = if first { csv.as_str() } else { csv.split_once('\n').map_or("", |(_, rows)| rows) };
-            self.csv.get_or_insert_default().push_str(rows);
-        }
-        Ok(())
-    }
 }
 
 /// What was measured, and in which files.
@@ -246,9 +225,12 @@ impl Read {
             hash: file.hash.clone(),
         };
         let of = |job: &Job| {
-            // Runs are of the first ranks.
-            let ranks = Some(job.group.communicator.ranks).filter(|_| job.group.is_first())?;
-            Some(Measured::of(&read.measurements, ranks, site.settings().launch, request.this_launch))
+            // Runs are of the first ranks, but for those of a search that names the communicator.
+            let (name, first) = (job.group.communicator.name.as_deref(), job.group.is_first());
+            let is_its = |run: &str| communicator_of(run).map_or(first, |of| name.is_none_or(|name| name == of));
+            let rows: Vec<Measurement> = read.measurements.iter().filter(|row| is_its(&row.run)).cloned().collect();
+            let ranks = Some(job.group.communicator.ranks).filter(|_| first || !rows.is_empty())?;
+            Some(Measured::of(&rows, ranks, site.settings().launch, request.this_launch))
         };
         let each: Vec<Option<Result<Measured, Error>>> = jobs.iter().map(of).collect();
         let some = each.iter().flatten().any(Result::is_ok);

@@ -2,6 +2,7 @@
 
 use collcast_sim::collective::Collective;
 use collcast_sim::engine::Unobserved;
+use collcast_sim::nccl::Plan;
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::schedule::Call;
 use rayon::prelude::*;
@@ -59,13 +60,26 @@ impl Clock<'_> {
     }
 
     /// A call as the communicator makes it, beside the others on its hosts that do the same.
-    fn forecast(&self, call: &Call, pair: Option<Pair>, settings: &Settings) -> Result<Prediction, PredictError> {
+    pub(super) fn forecast(
+        &self,
+        call: &Call,
+        pair: Option<Pair>,
+        settings: &Settings,
+    ) -> Result<Prediction, PredictError> {
         let choice = pair.map_or((Choice::Auto, Choice::Auto), |(a, p)| (Choice::Forced(a), Choice::Forced(p)));
         match (self.group.together.as_slice(), pair) {
             (several @ [_, _, ..], _) => self.whole.predict_split(several, &|_| call.clone(), choice, settings),
             (_, Some((a, p))) => self.predictor.predict_one(call, a, p, settings, &mut Unobserved),
             (_, None) => self.predictor.predict(call, choice.0, choice.1, settings),
         }
+    }
+
+    /// How NCCL cuts a call under a choice.
+    ///
+    /// # Errors
+    /// A call without a schedule.
+    pub(super) fn cut(&self, call: &Call, pair: Pair, settings: &Settings) -> Result<Plan, PredictError> {
+        Ok(self.predictor.schedule(call, pair.0, pair.1, settings)?.plan)
     }
 
     fn candidates(&self, Asked { call, channels, beyond, times: in_step }: Asked) -> Result<Tuned, PredictError> {

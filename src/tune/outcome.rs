@@ -3,9 +3,11 @@
 use collcast_reports::model::{Input, Status};
 use collcast_sim::ids::Rank;
 use collcast_sim::nccl::Version;
+use collcast_tuner::host::{Host, PARTS};
 use serde::Serialize;
 
 use super::advice::{Range, Regret};
+use super::process::Process;
 use super::tuned::{Advice, Tuned};
 use super::variables::Variables;
 use crate::error::Error;
@@ -25,6 +27,8 @@ pub struct Machine {
     pub nccl: Option<String>,
     /// Its GPU in one word, such as `H200`, where all are of one kind.
     pub gpu: Option<String>,
+    /// Parts of the kind of host that was measured, with their names: see [`collcast_tuner::host`].
+    pub host: Vec<(&'static str, String)>,
 }
 
 impl Machine {
@@ -43,7 +47,14 @@ impl Machine {
             ranks,
             nccl: named.then(|| version.to_string()),
             gpu: word.filter(|word| !word.is_empty()).map(str::to_owned),
+            host: Vec::new(),
         }
+    }
+
+    /// Makes the settings those of the kind of host that was measured.
+    pub(super) fn measured_at(&mut self, host: &Host) {
+        let part = |name: &&'static str| Some((*name, host.part(name)?.to_owned()));
+        self.host = PARTS.iter().filter_map(part).collect();
     }
 
     /// Makes the settings those of the GPU that was measured, as its driver names it; what to know of them where the machine
@@ -74,6 +85,12 @@ pub struct Ended {
     /// The exit code that it asks for.
     #[serde(skip)]
     pub code: u8,
+}
+
+impl Ended {
+    pub(super) fn by(error: &Error) -> Self {
+        Self { why: error.to_string(), code: error.code() }
+    }
 }
 
 /// What a step gains.
@@ -113,6 +130,8 @@ pub struct Outcome {
     pub step: Option<StepGain>,
     /// Variables that slow no size.
     pub variables: Variables,
+    /// Values for the whole process that save time over all calls and slow none, and those that were tried.
+    pub process: Process,
     /// Table for our tuner plugin (`COLLCAST_TUNER_TABLE`) and NVIDIA's example (`NCCL_TUNER_CONFIG_FILE`).
     pub tuner_csv: String,
     /// The variables as a file.
@@ -121,7 +140,7 @@ pub struct Outcome {
     pub refused: Option<String>,
     /// What ended the search early; what was measured until then counts.
     pub ended: Option<Ended>,
-    /// Times that the search has measured.
+    /// Times that the search has measured, without those for values of a process.
     pub times: usize,
     /// The same as a file that is read as measurements again.
     #[serde(skip)]
@@ -160,8 +179,14 @@ mod tests {
     /// has another is told.
     #[test]
     fn settings_are_for_the_gpu_that_was_measured() {
-        let machine =
-            |gpu: &str| Machine { name: "m".to_owned(), nodes: 1, ranks: 2, nccl: None, gpu: Some(gpu.to_owned()) };
+        let machine = |gpu: &str| Machine {
+            name: "m".to_owned(),
+            nodes: 1,
+            ranks: 2,
+            nccl: None,
+            gpu: Some(gpu.to_owned()),
+            host: Vec::new(),
+        };
         for (told, driver, word) in [
             ("H100", "NVIDIA H100 80GB HBM3", "H100"),
             ("A100", "NVIDIA A100-SXM4-80GB", "A100"),

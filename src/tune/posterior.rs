@@ -6,6 +6,8 @@
 
 use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
 
+use collcast_sim::predict::Prediction;
+
 use super::tuned::{Belief, Candidate, Tuned};
 use crate::statistics::{INTERVAL, mean};
 
@@ -37,21 +39,33 @@ struct Point<'t> {
 
 impl<'t> Point<'t> {
     fn new(call: &Tuned, candidate: &'t Candidate) -> Self {
-        let width = (candidate.prediction.high.as_us() / candidate.predicted_us).ln();
         let octave = (call.size_bytes.max(1) as f64).log2();
-        Self { candidate, octave, deviation: (2.0 * width / INTERVAL).max(LEAST) }
+        Self { candidate, octave, deviation: deviation(&candidate.prediction) }
     }
 
     /// How the errors of two forecasts vary together.
     fn covariance(&self, other: &Self) -> f64 {
-        let near = |octaves: f64| (-octaves.abs() / OCTAVES).exp();
         let channels = |point: &Self| f64::from(point.candidate.prediction.plan.channels.max(1)).log2();
         let own =
             if self.candidate.pair == other.candidate.pair { near(channels(self) - channels(other)) } else { 0.0 };
         let together = COMMON + (1.0 - COMMON) * own;
-        let sizes = FLAT + (1.0 - FLAT) * near(self.octave - other.octave);
-        self.deviation * other.deviation * sizes * together
+        self.deviation * other.deviation * sizes_together(self.octave - other.octave) * together
     }
+}
+
+/// Standard deviation of a forecast's logarithm, as its interval says.
+pub(super) fn deviation(prediction: &Prediction) -> f64 {
+    let width = (prediction.high.as_us() / prediction.time.as_us()).ln();
+    (2.0 * width / INTERVAL).max(LEAST)
+}
+
+fn near(octaves: f64) -> f64 {
+    (-octaves.abs() / OCTAVES).exp()
+}
+
+/// How the errors of forecasts at two sizes go together: 1 at one size.
+pub(super) fn sizes_together(octaves: f64) -> f64 {
+    FLAT + (1.0 - FLAT) * near(octaves)
 }
 
 /// A measured time: its logarithm over the forecast, and the variance of its noise.

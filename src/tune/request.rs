@@ -7,6 +7,7 @@ use collcast_sim::collective::{Collective, DataType, ReduceOp};
 use collcast_sim::ids::Rank;
 
 use super::communicator::Communicators;
+use super::tuned::Tuned;
 use crate::step::Collectives;
 use crate::watch::Watch;
 
@@ -20,6 +21,17 @@ pub enum Objective {
     Bandwidth,
     /// By the time that is saved in a step, where each call is made as often as there.
     Step,
+}
+
+impl Objective {
+    /// What a part of a call's time counts for.
+    pub(super) fn weight(self, call: &Tuned) -> f64 {
+        match self {
+            Self::Latency => 1.0,
+            Self::Bandwidth => call.default_candidate().belief.time_us,
+            Self::Step => call.default_candidate().belief.time_us * call.in_step as f64,
+        }
+    }
 }
 
 /// What is to be tuned. By itself all-reduce of float32 over all ranks, from 8 B to 8 GiB.

@@ -12,9 +12,12 @@ use collcast_sim::collective::Launch;
 use collcast_sim::nccl::Version;
 use collcast_sim::predict::Settings;
 use collcast_sim::schedule::Call;
+use collcast_tuner::host::Host;
 
 use super::advice::{advise, posteriors};
+use super::communicator::Spot;
 use super::measured::Measured;
+use super::process::ProcessSetting;
 use super::request::Objective;
 use super::tuned::{Candidate, Pair, Tuned};
 use crate::error::Error;
@@ -38,12 +41,44 @@ pub trait Stopwatch {
         None
     }
 
+    /// The kind of host that runs calls, as our tuner plugin knows it again; unknown where that says nothing.
+    fn host(&self) -> Host {
+        Host::default()
+    }
+
     /// Times of the calls under one choice, in microseconds, in their order. Those at the end that cannot be run so are
     /// left out.
     ///
     /// # Errors
     /// What ends the search: hardware that is not there, a wrong result.
     fn measure(&mut self, choice: Forced, calls: &[&Call]) -> Result<Vec<f64>, Error>;
+
+    /// Whether it can start processes with values of their own: [`Stopwatch::measure_with`].
+    fn has_settings(&self) -> bool {
+        false
+    }
+
+    /// The same in processes that are started with values of their own, of none too: then as others without them.
+    ///
+    /// # Errors
+    /// As of [`Stopwatch::measure`].
+    fn measure_with(
+        &mut self,
+        settings: &[ProcessSetting],
+        choice: Forced,
+        calls: &[&Call],
+    ) -> Result<Vec<f64>, Error> {
+        match settings {
+            [] => self.measure(choice, calls),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Takes the ranks of a communicator for what is measured next. Whether this host has its GPUs; without them nothing
+    /// changes.
+    fn turn_to(&mut self, spot: &Spot) -> bool {
+        spot.first
+    }
 }
 
 /// How much a search may measure.
@@ -62,11 +97,11 @@ impl Default for Budget {
 }
 
 /// Times of a change and of NCCL's own choice before the change counts.
-const ROUNDS: usize = 5;
+pub(super) const ROUNDS: usize = 5;
 /// Expected gain, as a logarithm, that is worth a measurement: two runs of one thing differ by as much.
-const WORTH: f64 = 0.005;
+pub(super) const WORTH: f64 = 0.005;
 /// Octaves between the sizes of one round: those between are told by their neighbours.
-const SPACING: f64 = 2.0;
+pub(super) const SPACING: f64 = 2.0;
 
 /// One time.
 #[derive(Clone, Debug)]
@@ -87,6 +122,8 @@ pub(super) struct Search<'s> {
     pub(super) objective: Objective,
     /// The version of NCCL that is measured; none of other back ends.
     nccl: Option<Version>,
+    /// The communicator's name, where several are measured.
+    pub(super) name: Option<String>,
     rows: Vec<Row>,
     /// Calls and candidates that cannot be run.
     closed: BTreeSet<(usize, usize)>,
@@ -103,7 +140,19 @@ impl<'s> Search<'s> {
     ) -> Self {
         let (launch, own) = (settings.launch, settings.channels);
         let objective = Objective::default();
-        Self { calls, measured, launch, own, objective, nccl, rows: Vec::new(), closed: BTreeSet::new(), failure: None }
+        let name = None;
+        Self {
+            calls,
+            measured,
+            launch,
+            own,
+            objective,
+            nccl,
+            name,
+            rows: Vec::new(),
+            closed: BTreeSet::new(),
+            failure: None,
+        }
     }
 
     /// Measures until nothing is worth it, the budget is spent, or somebody stops it: what was measured stays. In the second
@@ -146,7 +195,7 @@ impl<'s> Search<'s> {
             for &choice in &choices {
                 let of = self.open().filter(|(_, call)| call.collective == collective);
                 let mut worth: Vec<(f64, usize)> = of
-                    .filter_map(|(index, call)| Some((self.weight(call) * self.worth(index, choice)?, index)))
+                    .filter_map(|(index, call)| Some((self.objective.weight(call) * self.worth(index, choice)?, index)))
                     .collect();
                 worth.sort_by(|a, b| b.0.total_cmp(&a.0));
                 let total: f64 = worth.iter().map(|w| w.0).sum();
@@ -176,13 +225,13 @@ impl<'s> Search<'s> {
         self.calls.iter().enumerate().filter(|(_, call)| !call.beyond && call.not_modelled().is_none())
     }
 
-    /// What a part of a call's time counts for.
-    fn weight(&self, call: &Tuned) -> f64 {
-        match self.objective {
-            Objective::Latency => 1.0,
-            Objective::Bandwidth => call.default_candidate().belief.time_us,
-            Objective::Step => call.default_candidate().belief.time_us * call.in_step as f64,
-        }
+    /// What measurements are expected to gain, over all calls: of each the choice that is worth most.
+    pub(super) fn promise(&self) -> f64 {
+        let of = |(index, call): (usize, &Tuned)| {
+            let worth = call.candidates.iter().filter_map(|c| self.worth(index, (c.pair, c.channels)));
+            self.objective.weight(call) * worth.fold(0.0, f64::max)
+        };
+        self.open().map(of).sum()
     }
 
     /// What a choice is expected to save at a call over the best that is known, as a logarithm, where that is worth it.
@@ -284,13 +333,14 @@ impl<'s> Search<'s> {
         let mut out =
             "run,collective,algorithm,protocol,ranks,launch,channels,dtype,in_place,nccl_version,size_bytes,time_us\n"
                 .to_owned();
+        let run = self.name.as_ref().map_or_else(|| RUN.to_owned(), |name| run_of(name));
         let nccl = self.nccl.map_or_else(String::new, |version| version.to_string());
         for Row { call, choice, time_us } in &self.rows {
             let (algorithm, protocol) = choice.map_or(("", ""), |(pair, _)| (pair.0.name(), pair.1.name()));
             let channels = choice.map_or(self.own, |c| c.1).map_or_else(String::new, |channels| channels.to_string());
             let _ = writeln!(
                 out,
-                "search,{},{algorithm},{protocol},{},{},{channels},{},{},{nccl},{},{time_us}",
+                "{run},{},{algorithm},{protocol},{},{},{channels},{},{},{nccl},{},{time_us}",
                 call.collective,
                 call.ranks,
                 self.launch,
@@ -305,6 +355,19 @@ impl<'s> Search<'s> {
     pub(super) fn times(&self) -> usize {
         self.rows.len()
     }
+}
+
+/// Name of the runs of a search.
+const RUN: &str = "search";
+
+/// The same of a communicator's, which `--measurements` gives to it alone.
+pub(super) fn run_of(communicator: &str) -> String {
+    format!("{RUN}:{communicator}")
+}
+
+/// The communicator of a run, where a search of several measured it.
+pub(super) fn communicator_of(run: &str) -> Option<&str> {
+    run.strip_prefix(RUN)?.strip_prefix(':')
 }
 
 /// Whether a candidate was not measured often enough for a change to count.
@@ -324,7 +387,7 @@ pub(super) fn words(choice: Forced) -> String {
 }
 
 /// The expected value of what a normal variable is above nought.
-fn expected(mean: f64, deviation: f64) -> f64 {
+pub(super) fn expected(mean: f64, deviation: f64) -> f64 {
     if deviation <= 0.0 {
         return mean.max(0.0);
     }
@@ -359,7 +422,7 @@ mod tests {
         let mut search = Search::new(&mut calls, &mut measured, site.settings(), None);
         let mut small = |objective| {
             search.objective = objective;
-            let of = |bytes| search.calls.iter().find(|c| c.size_bytes == bytes).map(|c| search.weight(c)).unwrap();
+            let of = |bytes| search.calls.iter().find(|c| c.size_bytes == bytes).map(|c| objective.weight(c)).unwrap();
             of(1 << 10) / of(1 << 28)
         };
         assert_eq!(small(Objective::Latency), 1.0);

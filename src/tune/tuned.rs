@@ -69,7 +69,7 @@ pub struct Belief {
 }
 
 /// Standard deviations that a gain must exceed its doubt by: 19 of 20 such gains are real.
-const SURE: f64 = 1.645;
+pub(super) const SURE: f64 = 1.645;
 
 impl Belief {
     /// The time saved, as a fraction of the default's.

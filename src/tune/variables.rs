@@ -10,7 +10,7 @@ use super::tuned::{Candidate, Pair, Tuned};
 use crate::error::Error;
 
 /// What a variable may cost at a size where it does not help: less than two runs differ by.
-const TOLERANCE: f64 = 0.01;
+pub(super) const TOLERANCE: f64 = 0.01;
 /// Total gains that are the same but for rounding.
 const ALIKE: f64 = 1e-9;
 

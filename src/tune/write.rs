@@ -5,9 +5,12 @@ use std::path::Path;
 
 use collcast_reports::model::Report;
 use collcast_reports::{json, markdown};
+use collcast_tuner::table::A_DOMAIN;
 
 use super::advice::{Span, runs};
+use super::communicator::Communicator;
 use super::outcome::{Machine, Outcome};
+use super::process::{Process, Tried};
 use super::tuned::{Advice, Tuned};
 use super::variables::Variables;
 use crate::error::Error;
@@ -30,6 +33,13 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
         // Our plugin refuses the table elsewhere (`hwbackend/tuner`).
         let _ = writeln!(out, "# for: {}", known.join(" "));
     }
+    // NICs do not matter to calls within a host.
+    let several = calls.iter().any(|call| call.communicator.nodes > 1);
+    let parts = machine.host.iter().filter(|(part, _)| several || *part != "nics");
+    let parts: Vec<String> = parts.map(|(part, value)| format!("{part}={value}")).collect();
+    if !parts.is_empty() {
+        let _ = writeln!(out, "# for: {}", parts.join(" "));
+    }
     let _ =
         writeln!(out, "# Undo: take NCCL_TUNER_PLUGIN out of the job's settings; `collcast tune undo FILE` does it.");
     let _ = writeln!(
@@ -49,34 +59,52 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
         runs(calls, key).into_iter().partition(|span| span.calls[0].advice.is_some());
     let sections =
         [("# changes:", changed), ("# kept: NCCL's own choices, for NVIDIA's example; ours leaves them to NCCL", kept)];
+    let mut shape = ANY.to_owned();
     for (heading, spans) in sections {
         let _ = writeln!(out, "{heading}");
-        lines(&mut out, &spans);
+        for span in &spans {
+            let own = domains(&span.calls[0].communicator, calls);
+            if own != shape {
+                let _ = writeln!(out, "{A_DOMAIN} {own}");
+                shape = own;
+            }
+            line(&mut out, span);
+        }
     }
     out
 }
 
-/// The lines of some spans.
-fn lines(out: &mut String, spans: &[Span<'_>]) {
-    for Span { from, to, calls } in spans {
-        let last = &calls[calls.len() - 1];
-        let taken = last.taken();
-        let (algorithm, protocol) = taken.prediction.instead_of.unwrap_or(taken.pair);
-        let channels = taken.channels_most;
-        if let Some(words) = gains(calls) {
-            let _ = writeln!(out, "# {words}");
-        }
-        let _ = writeln!(
-            out,
-            "{},{from},{to},{},{},{channels},{},{},-1,-1",
-            // The plugin's name of a collective.
-            last.collective.name().replace('_', ""),
-            algorithm.name(),
-            protocol.name(),
-            last.communicator.nodes,
-            last.communicator.ranks,
-        );
+/// A line holds whatever ranks the communicator has in each NVLink domain.
+const ANY: &str = "any";
+
+/// Ranks of an NVLink domain that lines hold for: any where all domains have as many, unless another communicator has as many
+/// ranks and domains.
+fn domains(of: &Communicator, calls: &[Tuned]) -> String {
+    let like = |other: &Communicator| (other.nodes, other.ranks) == (of.nodes, of.ranks);
+    let other = calls.iter().map(|call| &call.communicator).any(|c| like(c) && c.a_domain != of.a_domain);
+    let (least, most) = of.a_domain;
+    if other || least != most { format!("{least} to {most}") } else { ANY.to_owned() }
+}
+
+/// The line of a span, below what it gains.
+fn line(out: &mut String, Span { from, to, calls }: &Span<'_>) {
+    let last = &calls[calls.len() - 1];
+    let taken = last.taken();
+    let (algorithm, protocol) = taken.prediction.instead_of.unwrap_or(taken.pair);
+    let channels = taken.channels_most;
+    if let Some(words) = gains(calls) {
+        let _ = writeln!(out, "# {words}");
     }
+    let _ = writeln!(
+        out,
+        "{},{from},{to},{},{},{channels},{},{},-1,-1",
+        // The plugin's name of a collective.
+        last.collective.name().replace('_', ""),
+        algorithm.name(),
+        protocol.name(),
+        last.communicator.nodes,
+        last.communicator.ranks,
+    );
 }
 
 /// What the changes of some calls gain, and how sure that is; none where NCCL's choice stays.
@@ -100,42 +128,76 @@ fn gains(calls: &[Tuned]) -> Option<String> {
 }
 
 /// Lines of a Slurm script that load the table for a job, and those that undo it.
-fn slurm(folder: &Path) -> String {
+fn slurm(folder: &Path, process: &Process) -> String {
     let mut out = format!("# For a Slurm script, before srun. {PREDICTED}\n");
-    for (name, value) in loads(folder) {
+    let loads = loads(folder, process);
+    for (name, value) in &loads {
         let _ = writeln!(out, "export {name}={value}");
     }
-    out + "# Undo: unset NCCL_TUNER_PLUGIN COLLCAST_TUNER_TABLE\n"
+    let _ = writeln!(out, "# Undo: unset {}", names(loads.iter().map(|load| load.0)));
+    out
 }
 
 /// The same for a container of Kubernetes.
-fn kubernetes(folder: &Path) -> String {
+fn kubernetes(folder: &Path, process: &Process) -> String {
     let mut out = format!(
-        "# For a container; mount the table and libcollcast_tuner.so there. {PREDICTED}\n# Undo: take both variables out.\nenv:\n"
+        "# For a container; mount the table and libcollcast_tuner.so there. {PREDICTED}\n# Undo: take these variables out.\nenv:\n"
     );
-    for (name, value) in loads(folder) {
+    for (name, value) in loads(folder, process) {
         let _ = writeln!(out, "  - name: {name}\n    value: \"{value}\"");
     }
     out
 }
 
-/// The variables that load the table.
-fn loads(folder: &Path) -> [(&'static str, String); 2] {
+/// The variables that load the table, and the values for the whole process that go with it.
+fn loads(folder: &Path, process: &Process) -> Vec<(&'static str, String)> {
     let at = |name: &str| folder.join(name).display().to_string();
-    [("NCCL_TUNER_PLUGIN", at("libcollcast_tuner.so")), ("COLLCAST_TUNER_TABLE", at("tuner.csv"))]
+    let mut loads = vec![("NCCL_TUNER_PLUGIN", at("libcollcast_tuner.so")), ("COLLCAST_TUNER_TABLE", at("tuner.csv"))];
+    let advised = process.advised().into_iter().flat_map(|tried| &tried.settings);
+    loads.extend(advised.map(|setting| (setting.variable.name(), setting.value.to_string())));
+    loads
+}
+
+/// The names of variables, as `unset` takes them.
+fn names<'n>(of: impl IntoIterator<Item = &'n str>) -> String {
+    of.into_iter().collect::<Vec<_>>().join(" ")
 }
 
 /// Variables as a file that a shell sources, or that `--env` reads.
-pub(super) fn nccl_env(variables: &Variables, machine: &Machine) -> String {
+pub(super) fn nccl_env(variables: &Variables, process: &Process, machine: &Machine) -> String {
     let Machine { name, nodes, ranks, .. } = machine;
     let mut out = format!("# NCCL settings for {name}, {ranks} ranks, hosts: {nodes}. {PREDICTED}\n");
     if variables.lines.is_empty() {
-        let _ = writeln!(out, "# None: {}.", variables.why);
+        let _ = writeln!(out, "# No lists of algorithms: {}.", variables.why);
     }
     for line in &variables.lines {
         let _ = writeln!(out, "{line}");
     }
+    if let Some(tried) = process.advised() {
+        let _ = writeln!(out, "# For the whole process, with tuner.csv loaded: {}.", saves(tried));
+        for setting in &tried.settings {
+            let _ = writeln!(out, "{setting}");
+        }
+        let _ = writeln!(out, "# Undo: unset {}", names(tried.settings.iter().map(|s| s.variable.name())));
+    }
     out
+}
+
+/// What values for a process gain, and what that rests on.
+fn saves(tried: &Tried) -> String {
+    let rests = match (tried.spread, tried.doubt) {
+        (Some((without, with)), _) => format!(
+            "measured {} times in turns, rounds differ by {:.1}% without and {:.1}% with",
+            tried.rounds,
+            100.0 * without,
+            100.0 * with
+        ),
+        (None, doubt) => format!("forecast, give or take {:.1}%", 100.0 * doubt.unwrap_or_default()),
+    };
+    let least = tried.least.as_ref().map(|least| {
+        format!("; {} of {} B gains least, {:.1}%", least.collective, least.size_bytes, 100.0 * least.gain)
+    });
+    format!("{:.1}% less time over {} calls ({rests}{})", 100.0 * tried.gain, tried.calls, least.unwrap_or_default())
 }
 
 /// Writes `tuner.csv`, `nccl.env`, `slurm.sh`, `kubernetes.yaml`, `measured.csv` where a search measured, and reports of the outcome, one for programs as `tune.json` and one for people as
@@ -148,8 +210,8 @@ pub fn write(outcome: &Outcome, for_programs: &Report, for_people: &Report, fold
     let whole = |source| Error::File { what: "find", path: folder.to_owned(), source };
     let there = std::path::absolute(folder).map_err(whole)?;
     let mut files = vec![
-        ("slurm.sh", slurm(&there)),
-        ("kubernetes.yaml", kubernetes(&there)),
+        ("slurm.sh", slurm(&there, &outcome.process)),
+        ("kubernetes.yaml", kubernetes(&there, &outcome.process)),
         ("tuner.csv", outcome.tuner_csv.clone()),
         ("nccl.env", outcome.nccl_env.clone()),
         ("tune.json", json::render(for_programs)),

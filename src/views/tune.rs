@@ -3,7 +3,7 @@
 use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::units::Bytes;
 
-use crate::tune::{Basis, Outcome, Range, Regret, StepGain, Variables};
+use crate::tune::{Basis, Outcome, Process, Range, Regret, StepGain, Variables};
 
 /// What of an outcome is printed, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,6 +37,10 @@ impl Outcome {
             report.tables.push(step_table(step));
         }
         report.tables.push(variable_table(&outcome.variables));
+        // Programs find the table, empty or not.
+        if !show.for_people || !outcome.process.tried.is_empty() {
+            report.tables.push(process_table(&outcome.process));
+        }
         report.verdict = Some(verdict(outcome, show.written));
         report
     }
@@ -194,6 +198,44 @@ fn variable_table(variables: &Variables) -> Table {
     table
 }
 
+fn process_table(process: &Process) -> Table {
+    let columns = [
+        Column::text("settings", "settings"),
+        Column::text("advice", "advice"),
+        Column::number("gain", "gain").barred(Bar::OfLargest),
+        Column::number("doubt", "doubt"),
+        Column::number("default_spread", "rounds without differ by"),
+        Column::number("spread", "with"),
+        Column::number("rounds", "rounds"),
+        Column::number("calls", "calls"),
+        Column::text("least_collective", "gains least"),
+        Column::number("least_size_bytes", "size"),
+        Column::number("least_gain", "gain"),
+    ];
+    let title = match process.advised() {
+        None => "The whole process: NCCL's threads and FIFOs stand",
+        Some(_) => "The whole process, with the table",
+    };
+    let mut table = Table::new("process", title, columns);
+    for tried in &process.tried {
+        let least = tried.least.as_ref();
+        table.push([
+            tried.words().into(),
+            tried.finding.name().into(),
+            Cell::float(tried.gain, 3),
+            tried.doubt.map(|doubt| Cell::float(doubt, 3)).into(),
+            tried.spread.map(|spread| Cell::float(spread.0, 3)).into(),
+            tried.spread.map(|spread| Cell::float(spread.1, 3)).into(),
+            tried.rounds.into(),
+            tried.calls.into(),
+            least.map(|least| least.collective.name()).into(),
+            least.map(|least| least.size_bytes).into(),
+            least.map(|least| Cell::float(least.gain, 3)).into(),
+        ]);
+    }
+    table
+}
+
 fn verdict(outcome: &Outcome, written: bool) -> Verdict {
     let (status, confidence, basis) = (outcome.status, outcome.confidence.clone(), outcome.basis.clone());
     let asked = outcome.asked().count();
@@ -206,11 +248,14 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
             next: Some("--force writes the settings all the same".to_owned()),
         };
     }
+    let process = outcome.process.advised().map_or_else(String::new, |tried| {
+        format!("; {} saves {:.1}% over all calls", tried.words(), 100.0 * tried.gain)
+    });
     let Some((call, advice)) = outcome.changes().max_by(|a, b| a.1.gain.total_cmp(&b.1.gain)) else {
         return Verdict {
             status,
             sentence: format!(
-                "NCCL's choice stands at {}: nothing beats it beyond doubt",
+                "NCCL's choice stands at {}: nothing beats it beyond doubt{process}",
                 if asked == 1 { "the one size".to_owned() } else { format!("all {asked} sizes") }
             ),
             confidence,
@@ -235,7 +280,7 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
         let StepGain { default_ms, tuned_ms } = step;
         format!("; the step takes {tuned_ms:.1} ms in place of {default_ms:.1}, {:.1}% less", 100.0 * step.saved())
     });
-    let sentence = sentence + &step.unwrap_or_default();
+    let sentence = sentence + &step.unwrap_or_default() + &process;
     let next = if written {
         "`collcast tune install DIR` loads tuner.csv, or source nccl.env; measure again and `collcast compare`"
     } else {

@@ -19,6 +19,18 @@ pub type Logger = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *co
 
 /// `init` of v2 to v4: ranks, hosts, logger, context.
 pub type Init2 = unsafe extern "C" fn(usize, usize, Option<Logger>, *mut *mut c_void) -> c_int;
+/// `ncclNvlDomainInfo_v5_t`, of v5 and v6: NVLink domains, and ranks of the communicator in each, the fewest and the most.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Domains {
+    /// Domains: what NCCL calls nodes.
+    pub count: c_int,
+    /// Ranks in the one with the fewest.
+    pub least: c_int,
+    /// Ranks in the one with the most.
+    pub most: c_int,
+}
+
 /// `init` of v5 and v6: context, communicator, ranks, hosts, logger, NVLink domains, constants of the cost model.
 pub type Init5 =
     unsafe extern "C" fn(*mut *mut c_void, u64, usize, usize, Option<Logger>, *mut c_void, *mut c_void) -> c_int;

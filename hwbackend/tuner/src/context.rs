@@ -7,10 +7,11 @@ use std::{env, fs};
 
 use libloading::os::unix::Library;
 
-use crate::abi::{Interface, LOG_INFO, Logger, SUBSYSTEM_INIT};
+use crate::abi::{Domains, Interface, LOG_INFO, Logger, SUBSYSTEM_INIT};
+use crate::host::Host;
 use crate::next::{Next, Start};
 use crate::record::{Line, Record};
-use crate::table::{BYTES_MAX, Entry, MadeFor, Refused, Table};
+use crate::table::{BYTES_MAX, Communicator, Entry, MadeFor, Refused, Table};
 
 /// Files of the driver that name GPUs.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
@@ -114,10 +115,21 @@ fn lines(text: &str, start: &Start, version: Version, gpu: Option<&str>) -> Resu
         (Version::Within(from, to), Some((2, minor))) if !(from..=to).contains(&minor) => Some((2, from)),
         _ => None,
     };
+    let host = || if made_for.host.is_empty() { Host::default() } else { Host::here() };
     made_for
         .check(known, gpu)
-        .and_then(|()| Table::read(text, start.ranks, start.nodes))
+        .and_then(|()| made_for.check_host(&host()))
+        .and_then(|()| Table::read(text, communicator(start)))
         .map_err(|why: Refused| why.to_string())
+}
+
+/// What NCCL says of the communicator.
+fn communicator(start: &Start) -> Communicator {
+    // SAFETY: null before v5, else NCCL's, which stays while it starts a communicator.
+    let domains = unsafe { start.domains.cast::<Domains>().as_ref() };
+    let ranks = |number: c_int| usize::try_from(number).ok().filter(|&ranks| ranks > 0);
+    let a_domain = domains.and_then(|domains| ranks(domains.least).zip(ranks(domains.most)));
+    Communicator { ranks: start.ranks, nodes: start.nodes, a_domain }
 }
 
 /// Reads a file within bounds; a pipe or a device is none.
@@ -145,9 +157,13 @@ enum Version {
 fn version(interface: Interface) -> Version {
     type GetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
     let mut code: c_int = 0;
-    let library = Library::this();
+    // An interpreter has no loader to ask.
+    let library = (!cfg!(miri)).then(Library::this);
     // SAFETY: a function of that name is NCCL's, which writes one number.
-    let told = unsafe { library.get::<GetVersion>(b"ncclGetVersion\0").is_ok_and(|get| get(&mut code) == 0) };
+    let ask = |library: Library| unsafe {
+        library.get::<GetVersion>(b"ncclGetVersion\0").is_ok_and(|get| get(&mut code) == 0)
+    };
+    let told = library.is_some_and(ask);
     match u32::try_from(code) {
         // `NCCL_VERSION(2, 28, 9)` is 22809 from 2.9 on.
         Ok(code @ 10_000..) if told => Version::Known(code / 10_000, code % 10_000 / 100),

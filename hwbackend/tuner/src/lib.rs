@@ -16,6 +16,7 @@
 pub mod abi;
 pub mod context;
 pub mod entry;
+pub mod host;
 pub mod next;
 pub mod record;
 pub mod table;

@@ -1,13 +1,19 @@
 //! Tables as `collcast tune` writes them: read once a communicator, then searched without allocation.
 //!
+//! Lines below a comment `# ranks of a domain: 4 to 8` are for communicators with such NVLink domains, up to one of `any`.
+//! NCCL says what they are from 2.28 on.
+//!
 //! Lines below a comment `# kept:`, up to one of `# changes:`, repeat NCCL's own choice for that example: here they
 //! are left to NCCL.
 //!
 //! A line is `collective,min_bytes,max_bytes,algorithm,protocol,channels,nodes,ranks[,pipe ops[,registered]]`, as NVIDIA's
-//! example plugin takes it. A comment `# for: nccl=2.28.9 gpu=H200` says what the table was made for. Unlike the example,
+//! example plugin takes it. A comment `# for: nccl=2.28.9 gpu=H200` says what the table was made for, and
+//! `# for: gpus=8x2335 switches=4x22a3 nics=8x400` on which host it was measured. Unlike the example,
 //! a line with a name that does not exist is an error, and with it the whole table: half of a table is none.
 
 use std::fmt;
+
+use crate::host::{Host, PARTS};
 
 /// Algorithms in NCCL's order.
 pub const ALGORITHMS: [&str; 7] = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"];
@@ -17,6 +23,8 @@ pub const PROTOCOLS: [&str; 3] = ["ll", "ll128", "simple"];
 pub const COLLECTIVES: [&str; 5] = ["broadcast", "reduce", "allgather", "reducescatter", "allreduce"];
 /// Most bytes of a table that are read: those of `collcast tune` are some KiB.
 pub const BYTES_MAX: usize = 1 << 20;
+/// Begins a comment above lines that hold for so many ranks of the communicator in each NVLink domain.
+pub const A_DOMAIN: &str = "# ranks of a domain:";
 /// Most channels that NCCL has (`MAXCHANNELS`).
 const CHANNELS_MAX: u32 = 64;
 
@@ -46,6 +54,19 @@ pub struct MadeFor {
     pub nccl: Option<(u32, u32)>,
     /// The GPU, such as `H200`.
     pub gpu: Option<String>,
+    /// Parts of the host that was measured, with their names: see [`Host`].
+    pub host: Vec<(String, String)>,
+}
+
+/// A communicator, as NCCL says which it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Communicator {
+    /// Ranks.
+    pub ranks: usize,
+    /// Hosts, or NVLink domains where these are larger.
+    pub nodes: usize,
+    /// The fewest and the most ranks of a domain, where NCCL says so.
+    pub a_domain: Option<(usize, usize)>,
 }
 
 /// The lines of one communicator.
@@ -72,6 +93,8 @@ pub enum Refused {
     Version((u32, u32), (u32, u32)),
     /// It is for another GPU: the table's, and this one.
     Gpu(String, String),
+    /// It was measured on another kind of host: the part, the table's, and this one's.
+    Host(String, String, String),
 }
 
 impl fmt::Display for Refused {
@@ -85,6 +108,9 @@ impl fmt::Display for Refused {
                 write!(f, "it is for NCCL {}.{}, and this is {}.{}", table.0, table.1, here.0, here.1)
             }
             Self::Gpu(table, here) => write!(f, "it is for {table}, and this is {here}"),
+            Self::Host(part, table, here) => {
+                write!(f, "it was measured on another kind of host: its {part} are {table}, and here {here}")
+            }
         }
     }
 }
@@ -101,6 +127,7 @@ impl MadeFor {
                     found.nccl = numbers.next().zip(numbers.next());
                 }
                 "gpu" => found.gpu = Some(value.to_owned()),
+                part if PARTS.contains(&part) => found.host.push((part.to_owned(), value.to_owned())),
                 _ => {}
             }
         }
@@ -124,6 +151,18 @@ impl MadeFor {
         }
         Ok(())
     }
+
+    /// Whether it was measured on this kind of host, as far as both are known.
+    ///
+    /// # Errors
+    /// Other GPUs, switches or NICs.
+    pub fn check_host(&self, host: &Host) -> Result<(), Refused> {
+        let other = |(part, table): &&(String, String)| host.part(part).is_some_and(|here| here != table);
+        self.host.iter().find(other).map_or(Ok(()), |(part, table)| {
+            let here = host.part(part).unwrap_or_default().to_owned();
+            Err(Refused::Host(part.clone(), table.clone(), here))
+        })
+    }
 }
 
 /// Whether the driver's name of a GPU (`NVIDIA H100 80GB HBM3`, `NVIDIA RTX 6000D`) has a short one in it: `H100`,
@@ -135,11 +174,11 @@ fn names(model: &str, short: &str) -> bool {
 }
 
 impl Table {
-    /// The lines of a text that are for so many ranks and hosts.
+    /// The lines of a text that are for a communicator.
     ///
     /// # Errors
-    /// A text that is no table, or has no line for them.
-    pub fn read(text: &str, ranks: usize, nodes: usize) -> Result<Self, Refused> {
+    /// A text that is no table, or has no line for it.
+    pub fn read(text: &str, communicator: Communicator) -> Result<Self, Refused> {
         if text.len() > BYTES_MAX {
             return Err(Refused::TooLong);
         }
@@ -147,14 +186,18 @@ impl Table {
             return Err(Refused::Cut);
         }
         let mut table = Self::default();
-        let (mut kept, mut known) = (false, false);
+        let (mut kept, mut known, mut shaped) = (false, false, true);
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 kept = (kept || line.starts_with("# kept:")) && !line.starts_with("# changes:");
+                if let Some(text) = line.strip_prefix(A_DOMAIN) {
+                    shaped = is_shape(text, communicator.a_domain).ok_or(Refused::Line(number))?;
+                }
                 continue;
             }
-            let (collective, entry, here) = parse(line, ranks, nodes).ok_or(Refused::Line(number))?;
+            let (collective, entry, here) = parse(line, communicator).ok_or(Refused::Line(number))?;
+            let here = here && shaped;
             known |= here;
             if here && !kept {
                 table.entries[collective].push(entry);
@@ -205,8 +248,18 @@ impl Table {
     }
 }
 
+/// Whether ranks of a domain are those of a comment, as far as NCCL says them: `4 to 8`, or `any`.
+fn is_shape(text: &str, here: Option<(usize, usize)>) -> Option<bool> {
+    if text.trim() == "any" {
+        return Some(true);
+    }
+    let (least, most) = text.split_once(" to ")?;
+    let wanted = (least.trim().parse().ok()?, most.trim().parse().ok()?);
+    Some(here.is_none_or(|here| here == wanted))
+}
+
 /// A line: its collective, what to take, and whether it is for this communicator.
-fn parse(line: &str, ranks: usize, nodes: usize) -> Option<(usize, Entry, bool)> {
+fn parse(line: &str, of: Communicator) -> Option<(usize, Entry, bool)> {
     let mut fields = line.split(',').map(str::trim);
     let mut field = || fields.next();
     let place = |known: &[&str], name: &str| known.iter().position(|known| *known == name);
@@ -217,7 +270,7 @@ fn parse(line: &str, ranks: usize, nodes: usize) -> Option<(usize, Entry, bool)>
     let number = |text: &str| text.parse::<i64>().ok().filter(|&number| number >= -1);
     let channels = u32::try_from(number(field()?)?.max(0)).ok().filter(|&channels| channels <= CHANNELS_MAX)?;
     let is = |only: i64, here: usize| only == -1 || usize::try_from(only) == Ok(here);
-    let here = is(number(field()?)?, nodes) & is(number(field()?)?, ranks);
+    let here = is(number(field()?)?, of.nodes) & is(number(field()?)?, of.ranks);
     let pipe_ops = u32::try_from(field().map_or(Some(-1), number)?).ok();
     let registered = field().map_or(Some(-1), number)?;
     let registered = (registered >= 0).then_some(registered > 0);
@@ -231,6 +284,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn read(text: &str, ranks: usize, nodes: usize) -> Result<Table, Refused> {
+        Table::read(text, Communicator { ranks, nodes, a_domain: None })
+    }
+
     const TEXT: &str = "# for: nccl=2.28.9 gpu=H200\n\
         allreduce,0,1024,ring,ll,4,1,8,-1,-1\n\
         allreduce,1025,18446744073709551615,nvls,simple,16,1,8,-1,-1\n\
@@ -240,7 +297,7 @@ mod tests {
     /// Goal: a communicator gets its lines; ends of ranges belong to them.
     #[test]
     fn lines_are_those_of_the_communicator() {
-        let table = Table::read(TEXT, 8, 1).unwrap();
+        let table = read(TEXT, 8, 1).unwrap();
         let taken = |bytes| table.matching(4, bytes, 1, false).next().map(|e| (e.algorithm, e.protocol, e.channels));
         assert_eq!(taken(0), Some((1, 0, 4)));
         assert_eq!(taken(1024), Some((1, 0, 4)));
@@ -249,7 +306,7 @@ mod tests {
         assert_eq!(table.matching(2, 101, 1, false).next(), None);
         assert_eq!(table.matching(2, 100, 1, false).next().unwrap().channels, 0);
         assert_eq!(table.matching(9, 1, 1, false).next(), None);
-        assert_eq!(Table::read(TEXT, 16, 2).unwrap().matching(4, 5, 1, true).next().unwrap().algorithm, 0);
+        assert_eq!(read(TEXT, 16, 2).unwrap().matching(4, 5, 1, true).next().unwrap().algorithm, 0);
     }
 
     /// Goal: what repeats NCCL's own choice is left to NCCL, in each of several tables in a row, and is no reason to refuse one.
@@ -257,11 +314,11 @@ mod tests {
     fn kept_lines_are_left_to_nccl() {
         let kept = "# kept: x\nallreduce,0,9,ring,ll,4,1,8\n";
         let changed = "# changes:\nallreduce,10,99,ring,ll,4,1,8\n";
-        let both = Table::read(&format!("{changed}{kept}{changed}"), 8, 1).unwrap();
+        let both = read(&format!("{changed}{kept}{changed}"), 8, 1).unwrap();
         let found = |table: &Table, bytes| table.matching(4, bytes, 1, false).count();
         assert_eq!((found(&both, 9), found(&both, 10)), (0, 2));
-        assert_eq!(found(&Table::read(kept, 8, 1).unwrap(), 9), 0);
-        assert_eq!(Table::read(kept, 4, 1), Err(Refused::Nothing));
+        assert_eq!(found(&read(kept, 8, 1).unwrap(), 9), 0);
+        assert_eq!(read(kept, 4, 1), Err(Refused::Nothing));
     }
 
     /// Goal: a table that is not whole is refused with its line.
@@ -278,9 +335,9 @@ mod tests {
             ("allreduce,0,1,ring,ll,4,1,4\n", Refused::Nothing),
             ("# nothing\n", Refused::Nothing),
         ] {
-            assert_eq!(Table::read(text, 8, 1), Err(why), "{text}");
+            assert_eq!(read(text, 8, 1), Err(why), "{text}");
         }
-        assert_eq!(Table::read(&"#\n".repeat(BYTES_MAX), 8, 1), Err(Refused::TooLong));
+        assert_eq!(read(&"#\n".repeat(BYTES_MAX), 8, 1), Err(Refused::TooLong));
     }
 
     /// Goal: a table is refused for another version or GPU, and only where both are known.
@@ -302,6 +359,43 @@ mod tests {
         }
     }
 
+    /// Goal: a table that was measured on other GPUs, switches or NICs is refused, and only where both are known.
+    #[test]
+    fn hosts_are_told_apart() {
+        let measured = "# for: nccl=2.28.9 gpu=H200\n# for: gpus=8x2335 switches=none nics=2x400\n";
+        let made_for = MadeFor::of(measured);
+        assert_eq!(made_for.gpu.as_deref(), Some("H200"));
+        assert!(made_for.check_host(&Host::default()).is_ok() && MadeFor::of(TEXT).check_host(&Host::here()).is_ok());
+        let sys = tempfile::tempdir().unwrap();
+        let port = sys.path().join("class/infiniband/mlx5_0/ports/1");
+        std::fs::create_dir_all(&port).unwrap();
+        std::fs::write(port.join("rate"), "400 Gb/sec (4X NDR)\n").unwrap();
+        let refused = made_for.check_host(&Host::of(sys.path())).unwrap_err();
+        assert_eq!(refused, Refused::Host("nics".to_owned(), "2x400".to_owned(), "1x400".to_owned()));
+        assert!(MadeFor::of(&measured.replace("2x400", "1x400")).check_host(&Host::of(sys.path())).is_ok());
+    }
+
+    /// Goal: of lines for as many ranks and hosts those hold whose NVLink domains are the communicator's; all that may be,
+    /// where NCCL does not say.
+    #[test]
+    fn domains_pick_among_lines() {
+        let text = "# ranks of a domain: 8 to 8\nallreduce,0,9,ring,ll,1,2,16\n\
+            # ranks of a domain: 4 to 12\nallreduce,0,9,tree,ll,2,2,16\n\
+            # ranks of a domain: any\nallgather,0,9,ring,ll,3,2,16\n";
+        let channels = |a_domain| {
+            let table = Table::read(text, Communicator { ranks: 16, nodes: 2, a_domain }).unwrap();
+            [4, 2].map(|of| table.matching(of, 5, 1, false).map(|e| e.channels).collect::<Vec<_>>())
+        };
+        assert_eq!(channels(Some((8, 8))), [vec![1], vec![3]]);
+        assert_eq!(channels(Some((4, 12))), [vec![2], vec![3]]);
+        assert_eq!(channels(Some((6, 10))), [vec![], vec![3]]);
+        assert_eq!(channels(None), [vec![1, 2], vec![3]]);
+        for bad in ["8", "a to b", "8 to", ""] {
+            let text = format!("# ranks of a domain: {bad}\nallreduce,0,9,ring,ll,1,2,16\n");
+            assert_eq!(read(&text, 16, 2), Err(Refused::Line(1)), "{bad}");
+        }
+    }
+
     proptest! {
         /// Goal: a search gives what a walk over the lines gives, in order or not.
         #[test]
@@ -316,7 +410,7 @@ mod tests {
                 format!("allreduce,{from},{to},ring,ll,{},-1,-1,{ops},{reg}\n", i + 1)
             };
             let text: String = ends.iter().enumerate().map(line).collect();
-            let table = Table::read(&text, 8, 1).unwrap();
+            let table = read(&text, 8, 1).unwrap();
             let walked = ends.iter().position(|&(from, to, o, reg)| {
                 (from..=to).contains(&bytes)
                     && (o == -1 || o == i64::from(ops))
@@ -326,12 +420,19 @@ mod tests {
             prop_assert_eq!(found, walked);
         }
 
-        /// Goal: no text panics.
+        /// Goal: no text panics, be it any, a table that was cut, or one with bytes overwritten; nor does who asks it.
         #[test]
-        fn any_text_is_read(text: String, cut in 0_usize..300) {
-            let _ = Table::read(&text, 8, 1);
-            let _ = MadeFor::of(&text);
-            let _ = Table::read(&TEXT[..cut.min(TEXT.len())], 8, 1);
+        fn any_text_is_read(text: String, cut in 0_usize..300, over in "[0-9,#\n\u{0}x-]{1,9}", bytes: u64) {
+            let cut = cut.min(TEXT.len());
+            let mut other = TEXT.to_owned();
+            other.replace_range(cut..(cut + over.len()).min(TEXT.len()), &over);
+            for text in [&text, &TEXT[..cut], &other] {
+                let _ = MadeFor::of(text);
+                let table = read(text, 8, 1).unwrap_or_default();
+                for collective in 0..6 {
+                    let _ = table.matching(collective, bytes, 1, true).count();
+                }
+            }
         }
     }
 }

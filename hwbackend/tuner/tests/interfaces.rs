@@ -161,6 +161,34 @@ fn every_interface_answers_from_the_table() {
     }
 }
 
+/// Goal: NVLink domains pick among lines where NCCL says them, which it does from v5 on; a table that was measured on
+/// another kind of host is refused with one line of the log.
+#[test]
+fn domains_and_hosts_count() {
+    let Some(_) = built() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let text = "# ranks of a domain: 8 to 8\nallreduce,0,9,ring,ll,1,2,16\n\
+        # ranks of a domain: 4 to 12\nallreduce,0,9,ring,ll,2,2,16\n";
+    let path = table(folder.path(), text.as_bytes());
+    for interface in ALL {
+        for (domains, channels) in [("2,8,8", 1), ("2,4,12", 2), ("2,6,10", 0), ("0,0,0", 1)] {
+            let variables = [("COLLCAST_TUNER_TABLE", path.as_str()), ("HARNESS_DOMAINS", domains)];
+            let answer = run(interface, 16, 2, "4 5 1 0 -1\n", &variables);
+            let expected = if interface < 5 { 1 } else { channels };
+            assert_eq!(answer.lines[0][2], expected, "v{interface} {domains}: {}", answer.log);
+            assert_eq!(answer.log.lines().count(), usize::from(expected == 0), "v{interface}: {}", answer.log);
+        }
+    }
+    let own = collcast_tuner::host::Host::here();
+    let Some((part, _)) = collcast_tuner::host::PARTS.iter().find_map(|part| Some((part, own.part(part)?))) else {
+        let _ = writeln!(std::io::stderr(), "skipped: this host has no GPU and no NIC to tell it by");
+        return;
+    };
+    let path = table(folder.path(), format!("# for: {part}=99xffff\n{text}").as_bytes());
+    let answer = run(5, 16, 2, "4 5 1 0 -1\n", &[("COLLCAST_TUNER_TABLE", path.as_str())]);
+    assert!(answer.lines[0][2] == 0 && answer.log.contains("another kind of host"), "{}", answer.log);
+}
+
 /// Goal: a library without variables, or one that names what is not there, leaves NCCL alone with one line of the log.
 #[test]
 fn what_is_missing_breaks_nothing() {
