@@ -406,8 +406,28 @@ struct Judged {
     settled: bool,
 }
 
+/// Goal: the table of a search of 75 s loses next to nothing to the best forced choice: 1% on average, 5% at worst, where NCCL
+/// by itself loses 3% and 25% (2 H200, graphs; `tests/data/tuner/h200x2_graph.csv`).
+#[test]
+fn a_table_is_as_good_as_the_best_choice() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tuner/h200x2_graph.csv");
+    let mut rows = csv::ReaderBuilder::new().comment(Some(b'#')).from_path(file).unwrap();
+    let times = rows.deserialize().map(|row: Result<(String, u64, f64, f64, f64, f64, String), _>| row.unwrap());
+    // Twice the same choice is as good as its best run.
+    let lost = |time: f64, all: [f64; 3]| time / all.into_iter().fold(f64::INFINITY, f64::min) - 1.0;
+    let lost: Vec<[f64; 2]> = times
+        .map(|(_, _, default, tuned, _, best, _)| [default, tuned].map(|time| lost(time, [default, tuned, best])))
+        .collect();
+    let of = |which: usize| {
+        let lost: Vec<f64> = lost.iter().map(|lost| lost[which]).collect();
+        (lost.iter().sum::<f64>() / lost.len() as f64, lost.iter().copied().fold(0.0, f64::max))
+    };
+    let (default, tuned) = (of(0), of(1));
+    assert!(tuned.0 <= 0.01 && tuned.1 <= 0.05 && default.0 > 0.03 && default.1 > 0.2, "{default:?} {tuned:?}");
+}
+
 /// Goal: inside real NCCL the table of a search gains what it claims, and slows no size: NCCL by itself and with the table in
-/// our plugin, in turns (`tests/data/tuner`): on 2 H100 and 4 H200 in graphs and with a thread a GPU, and on 2 H200 that play 4
+/// our plugin, in turns (`tests/data/tuner`): on 2 H100, 2 and 4 H200 in graphs and with a thread a GPU, and on 2 H200 that play 4
 /// and 8 hosts over sockets.
 /// Method: the advice is made anew from what the search had measured. A size is slowed where it takes longer than runs of NCCL
 /// by itself differ by, at it or at sizes within a factor of 8: a host that starts kernels has a fast and a slow pace.
@@ -415,6 +435,7 @@ struct Judged {
 fn a_table_gains_what_it_claims() {
     let pair = |launch| SiteSpec { gpus: Some(2), nodes: Some(1), ..SiteSpec::new("dgx-h100") }.launch(launch);
     let four = |launch| SiteSpec::new("h200x4").launch(launch);
+    let two = SiteSpec::new("h200x2").launch(Launch::Graph);
     let hosts = |count| {
         let machine = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/h200-loopback.toml");
         SiteSpec { nodes: Some(count), ..SiteSpec::new(machine) }.launch(Launch::Processes)
@@ -422,6 +443,7 @@ fn a_table_gains_what_it_claims() {
     for Judged { name, site, least, settled } in [
         Judged { name: "h100x2_graph", site: pair(Launch::Graph), least: 10, settled: false },
         Judged { name: "h100x2_threads", site: pair(Launch::Threads), least: 8, settled: true },
+        Judged { name: "h200x2_graph", site: two, least: 5, settled: true },
         Judged { name: "h200x4_graph", site: four(Launch::Graph), least: 4, settled: true },
         Judged { name: "h200x4_threads", site: four(Launch::Threads), least: 4, settled: true },
         Judged { name: "h200_hosts4", site: hosts(4), least: 15, settled: true },
@@ -444,7 +466,8 @@ fn a_table_gains_what_it_claims() {
             ..Request::default()
         };
         let outcome = tune(&site.load().unwrap(), &request).unwrap();
-        let made_for = if name.starts_with("h100") { "nccl=2.28.3 gpu=H100" } else { "nccl=2.28.9 gpu=H200" };
+        let version = if name.contains("x2") { "2.28.3" } else { "2.28.9" };
+        let made_for = format!("nccl={version} gpu={}", name[..4].to_uppercase());
         assert!(outcome.tuner_csv.contains(&format!("\n# for: {made_for}\n")), "{}", outcome.tuner_csv);
         let (mut apart, mut gains) = (Vec::new(), Vec::new());
         for (collective, size, default, tuned, _) in &rows {

@@ -157,7 +157,10 @@ fn long_answers_say_how_far_they_are() {
 fn long_simulations_say_how_far_they_are() {
     // Each takes a core some seconds; a faster one sees fewer lines, not none.
     for (args, doing) in [
-        ("simulate dgx-h100 --nodes 512 -s 1G --algorithm tree", "simulating the call ["),
+        (
+            "simulate dgx-h100 --nodes 128 -s 1G --collective all_gather --algorithm pat",
+            "simulating the call in a loop [",
+        ),
         ("simulate megatron-128", "trying what would help ["),
         ("validate tests/data/published/nebius_h100_2n_allreduce.csv", "looking for the cause ["),
     ] {

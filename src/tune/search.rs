@@ -4,11 +4,11 @@
 //! temperature change both alike. What was measured corrects the forecasts of its like (`posterior`), and the next round is
 //! picked anew, until nothing is worth a measurement. Each change that is then advised is repeated.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use collcast_sim::collective::Launch;
+use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::nccl::Version;
 use collcast_sim::predict::Settings;
 use collcast_sim::schedule::Call;
@@ -269,19 +269,22 @@ impl<'s> Search<'s> {
         dropped
     }
 
-    /// A change that is advised and was not measured often enough.
+    /// The changes of one choice that are advised and were not measured often enough: those that gain most together, since
+    /// the budget may end before the others.
     fn confirm(&self) -> Option<(Way, Vec<usize>)> {
-        let doubtful = |(index, call): (usize, &Tuned)| {
-            let place = call.advice.as_ref()?.candidate;
-            let taken = call.taken();
+        let mut doubtful: BTreeMap<(Collective, Way), (f64, Vec<usize>)> = BTreeMap::new();
+        for (index, call) in self.open() {
+            let Some(advice) = &call.advice else { continue };
+            let (place, taken) = (advice.candidate, call.taken());
             let open = !self.closed.contains(&(index, place)) && !self.closed.contains(&(index, call.default));
-            (open && (few(taken) || few(call.default_candidate())))
-                .then_some((index, (call.collective, taken.pair, taken.channels)))
-        };
-        let mut doubtful = self.open().filter_map(doubtful);
-        let (first, key) = doubtful.next()?;
-        let others = doubtful.filter(|(_, other)| *other == key).map(|(index, _)| index);
-        Some(((key.1, key.2), std::iter::once(first).chain(others).collect()))
+            if open && (few(taken) || few(call.default_candidate())) {
+                let of = doubtful.entry((call.collective, (taken.pair, taken.channels))).or_default();
+                of.0 += self.objective.weight(call) * advice.gain;
+                of.1.push(index);
+            }
+        }
+        let most = doubtful.into_iter().max_by(|a, b| a.1.0.total_cmp(&b.1.0));
+        most.map(|((_, choice), (_, calls))| (choice, calls))
     }
 
     /// Measures NCCL's own choice, where it was measured no more often, and then another.
@@ -409,6 +412,7 @@ fn normal(u: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::site::Site;
+    use crate::tune::tuned::{Advice, Basis};
     use crate::tune::{Request, tune};
 
     /// Goal: what a size counts for: as much as any other, its time, or its time in a step.
@@ -429,6 +433,25 @@ mod tests {
         assert!(small(Objective::Bandwidth) < 0.1, "{}", small(Objective::Bandwidth));
         let (step, bandwidth) = (small(Objective::Step), small(Objective::Bandwidth));
         assert!((step / bandwidth / 1e6 - 1.0).abs() < 1e-9, "{step} {bandwidth}");
+    }
+
+    /// Goal: where the budget may end, the change that gains most is repeated first, whatever its size.
+    #[test]
+    fn the_largest_gain_is_confirmed_first() {
+        let site = Site::load("h200x4").unwrap();
+        let request = Request { sizes: Some(vec![1 << 10, 1 << 22, 1 << 28]), ..Request::default() };
+        let mut calls = tune(&site, &request).unwrap().calls;
+        let asked = calls.iter_mut().filter(|call| !call.beyond);
+        for (call, gain) in asked.zip([0.02, 0.3, 0.05]) {
+            let other = (0..call.candidates.len()).rfind(|&place| place != call.default).unwrap();
+            call.advice = Some(Advice { candidate: other, gain, basis: Basis::Measured });
+            call.candidates[other].channels = Some(u32::try_from(call.size_bytes >> 10).unwrap());
+        }
+        let mut measured = Measured::default();
+        let search = Search::new(&mut calls, &mut measured, site.settings(), None);
+        let (choice, confirmed) = search.confirm().unwrap();
+        let sizes: Vec<u64> = confirmed.iter().map(|&index| search.calls[index].size_bytes).collect();
+        assert_eq!((choice.1, sizes), (Some(1 << 12), vec![1 << 22]));
     }
 
     /// Goal: expected gains by hand: half of the mean absolute deviation where nothing is ahead, the lead itself where it is

@@ -47,7 +47,7 @@ pub(crate) fn row(topology: &Topology, ranks: u32) -> Option<Row> {
 /// The level of a switch of the network.
 fn level(topology: &Topology, vertex: VertexId) -> Option<u32> {
     match topology.vertex(vertex).kind {
-        VertexKind::NetSwitch { level } => Some(level.into()),
+        VertexKind::NetSwitch { level } => Some(level),
         _ => None,
     }
 }

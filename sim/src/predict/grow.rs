@@ -71,7 +71,7 @@ impl Predictor<'_> {
         (algorithm, protocol): (Algorithm, Protocol),
         settings: &Settings,
     ) -> Result<Option<Prediction>, PredictError> {
-        Ok(self.from_fewer(&self.proven(call, algorithm, protocol, settings)?, settings, 2, |_, _| true))
+        Ok(self.by_fewer(&self.proven(call, algorithm, protocol, settings)?, settings, 2, |_, _| true))
     }
 
     /// A call over many hosts by fewer of them; `None` where it does not grow steadily, has few hosts, or is soon simulated
@@ -80,7 +80,7 @@ impl Predictor<'_> {
         if whole.schedule.call.ranks <= FEW_RANKS {
             return None;
         }
-        self.from_fewer(whole, settings, LEAST_TIMES, |part, times| {
+        self.by_fewer(whole, settings, LEAST_TIMES, |part, times| {
             // As many more ranks have as many more steps each; what folds in a part may not in the whole.
             let more =
                 if Growth::of(part.algorithm) == Some(Growth::Steps) { times.saturating_mul(times) } else { times };
@@ -91,7 +91,7 @@ impl Predictor<'_> {
 
     /// The whole has `times_least` times as many hosts as the largest part at least. `worth` is asked of that part, and how
     /// many times as many there are.
-    fn from_fewer(
+    fn by_fewer(
         &self,
         whole: &Proven,
         settings: &Settings,
