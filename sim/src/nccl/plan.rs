@@ -112,6 +112,12 @@ pub struct Plan {
     pub old: Old,
 }
 
+/// What `part` of `whole` equal parts of a count have, rounded up.
+pub(crate) fn part_of(count: u64, part: u64, whole: u64) -> u64 {
+    let of = (u128::from(count) * u128::from(part)).div_ceil(u128::from(whole.max(1)));
+    u64::try_from(of).unwrap_or(u64::MAX)
+}
+
 impl Plan {
     /// The elements `from..to` of a channel's part of `count` elements.
     pub fn range(&self, channel: u32, count: u64) -> (u64, u64) {
@@ -129,10 +135,7 @@ impl Plan {
     /// The same cut of `part` of `whole` equal parts of the elements; parts of channels are rounded up.
     #[must_use]
     pub(crate) fn of_part(&self, part: u64, whole: u64) -> Self {
-        let scaled = |count: u64| {
-            let count = (u128::from(count) * u128::from(part)).div_ceil(u128::from(whole.max(1)));
-            u64::try_from(count).unwrap_or(u64::MAX)
-        };
+        let scaled = |count| part_of(count, part, whole);
         let dealing = match self.dealing {
             Dealing::Evenly => Dealing::Evenly,
             Dealing::ByTraffic(dealt) => {

@@ -11,8 +11,8 @@ mod layer;
 mod order;
 mod point;
 mod route;
+mod row;
 mod switches;
-mod unlike;
 
 pub use ground::Grounds;
 pub use join::join;
@@ -21,5 +21,5 @@ pub use lay::{lay, lay_known, lay_one_of_each, smallest_latency};
 pub use order::{order, order_by};
 pub use point::Across;
 pub use route::{Hop, Leg, Route, Router};
+pub(crate) use row::{Row, row};
 pub use switches::{check_multicast, check_sharp};
-pub(crate) use unlike::{Row, row};

@@ -17,6 +17,7 @@ use crate::call::Call;
 use crate::collective::{Algorithm, Collective, Protocol};
 use crate::domain::Reason;
 use crate::engine::{Unobserved, WORK_PER_SECOND, mix};
+use crate::nccl::plan::part_of;
 use crate::network::Row;
 use crate::schedule::Schedule;
 use crate::units::SimDuration;
@@ -120,7 +121,7 @@ impl Predictor<'_> {
             if !worth(&last[COMPARED - 1].1, u64::from(row.hosts / hosts)) {
                 return None;
             }
-            if let Some(grown) = self.carried_on(last, growth, whole, settings) {
+            if let Some(grown) = self.carried_on(last, growth, &row, whole, settings) {
                 return Some(grown);
             }
         }
@@ -152,9 +153,8 @@ impl Predictor<'_> {
         let (mut call, mut plan) = (Call { ranks, ..whole.schedule.call.clone() }, whole.schedule.plan);
         // Each rank has as much of a ring's steps as in the whole.
         if plan.algorithm == Algorithm::Ring && call.collective == Collective::AllReduce {
-            let parts = [hosts, row.hosts].map(u64::from);
-            call.count = (u128::from(call.count) * u128::from(parts[0])).div_ceil(u128::from(parts[1])) as u64;
-            plan = plan.of_part(parts[0], parts[1]);
+            let [part, all] = [hosts, row.hosts].map(u64::from);
+            (call.count, plan) = (part_of(call.count, part, all), plan.of_part(part, all));
         }
         let schedule = Schedule::new(call, plan, &predictor.order(ranks, settings))?;
         // Its pattern is that of the whole, which is proved.
@@ -169,11 +169,11 @@ impl Predictor<'_> {
         &self,
         seen: &[(u32, Prediction); COMPARED],
         growth: Growth,
+        row: &Row,
         whole: &Proven,
         settings: &Settings,
     ) -> Option<Prediction> {
-        let call = &whole.schedule.call;
-        let all = self.hosts(call.ranks);
+        let (call, all) = (&whole.schedule.call, row.hosts);
         let at = seen.each_ref().map(|seen| growth.size(seen.0, all));
         let kernels = seen.each_ref().map(|seen| seen.1.kernel.as_us());
         let [first, second] = [0, 1].map(|i| (kernels[i + 1] - kernels[i]) / (at[i + 1] - at[i]));
@@ -189,9 +189,8 @@ impl Predictor<'_> {
             return None;
         }
         let last = &seen[2].1;
-        let in_switches =
-            !matches!(last.algorithm, Algorithm::Ring | Algorithm::Tree | Algorithm::Pat | Algorithm::Direct);
-        let bound = bounds::bandwidth(self.topology, call, in_switches);
+        // Of those that grow, NVLS tree alone reduces in switches.
+        let bound = bounds::bandwidth(self.topology, call, last.algorithm == Algorithm::NvlsTree);
         let kernel = SimDuration::from_us(grown).max(bound.time);
         let busy = last.uses();
         let mut beyond = self.beyond_of(&whole.schedule, settings);
@@ -216,7 +215,12 @@ impl Predictor<'_> {
             proof: whole.proof,
             bound,
             trace_hash: seen.iter().map(|seen| seen.1.trace_hash).fold(0, mix),
-            grown: Some(Grown { hosts: seen.each_ref().map(|seen| seen.0), of: all, off: off / grown.max(1e-9) }),
+            grown: Some(Grown {
+                hosts: seen.each_ref().map(|seen| seen.0),
+                of: all,
+                uneven: !all.is_power_of_two() || row.unlike.is_some() || row.below > 1,
+                off: off / grown.max(1e-9),
+            }),
             ..last.clone()
         })
     }

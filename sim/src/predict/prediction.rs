@@ -69,11 +69,11 @@ pub struct Prediction {
     pub beyond: Beyond,
     /// Slices sent between lanes.
     pub messages: u64,
-    /// Events handled.
+    /// Events handled, in all parts where it is from fewer hosts.
     pub events: u64,
     /// What it took to simulate, as [`engine::WORK_PER_SECOND`](crate::engine::WORK_PER_SECOND) counts it.
     pub work: u64,
-    /// Lanes before and after folding.
+    /// Lanes before and after folding; those after of the largest part where it is from fewer hosts.
     pub folded: (u64, usize),
     /// How it was forecast from fewer hosts, where it was.
     pub grown: Option<Grown>,
@@ -91,9 +91,9 @@ pub struct Prediction {
     pub memory_utilisation: f64,
     /// What is left out where it may matter.
     pub warnings: Vec<Warning>,
-    /// See [`crate::engine::Outcome::trace_hash`].
+    /// See [`crate::engine::Outcome::trace_hash`]; of all parts where it is from fewer hosts.
     pub trace_hash: u64,
-    /// See [`crate::schedule::Schedule::identity`].
+    /// See [`crate::schedule::Schedule::identity`]; of the largest part where it is from fewer hosts.
     pub schedule_hash: u64,
 }
 

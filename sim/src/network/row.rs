@@ -1,4 +1,4 @@
-//! Which hosts of a machine are not as most of its hosts are.
+//! Hosts in a row, for a part of them to stand for all: which are not as most are, and how many fill a switch.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -84,7 +84,7 @@ fn hosts_below(topology: &Topology, switch: VertexId) -> usize {
 
 /// By host: a hash of what it is, and of the links between the switches that it reaches, however many there are.
 fn kinds(topology: &Topology, hosts: &Hosts) -> Vec<u64> {
-    let switch = |id: VertexId| matches!(topology.vertex(id).kind, VertexKind::NetSwitch { .. });
+    let switch = |id: VertexId| level(topology, id).is_some();
     let mut between = Vec::new();
     let mut ports = Vec::new();
     let mut known: FxHashMap<VertexId, u64> = FxHashMap::default();
