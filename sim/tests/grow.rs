@@ -102,11 +102,11 @@ fn forecasts_from_fewer_hosts_are_those_of_all() {
 #[test]
 fn a_slow_host_is_among_the_fewer() {
     let even = cluster(128, 2, 2);
-    for host in [0, 5, 64, 77, 127] {
+    for host in [0, 64, 77] {
         let topology = with_slow_host(&even, host, 0.25);
         let ring = (Collective::AllReduce, Algorithm::Ring, Protocol::Simple);
         // A ring takes seconds; its hosts all have the same place.
-        let ring = (host == 77).then_some((ring, 2 << 30));
+        let ring = (host == 77).then_some((ring, 1 << 30));
         for (kind, bytes) in [(KINDS[2], 64 << 20), (KINDS[3], 64 << 20)].into_iter().chain(ring) {
             let grown = grown(&topology, kind, bytes).unwrap_or_else(|| panic!("{host} {kind:?}"));
             let (all, without) = (whole(&topology, kind, bytes), whole(&even, kind, bytes));
