@@ -235,8 +235,6 @@ fn searched(way: Way, channels: Vec<Option<u32>>, every: usize) -> Searched {
         this_launch: true,
         ..Request::default()
     };
-    let mut choices: BTreeMap<u64, usize> = BTreeMap::new();
-    recorded.times.keys().filter(|key| sizes.contains(&key.2)).for_each(|key| *choices.entry(key.2).or_default() += 1);
     if recorded.times.keys().all(|key| key.0.is_some()) {
         for call in tune(&site, &request).unwrap().asked() {
             let key = |pair| (pair, None, call.size_bytes);
@@ -247,8 +245,14 @@ fn searched(way: Way, channels: Vec<Option<u32>>, every: usize) -> Searched {
     }
     let outcome = tune_measuring(&site, &request, &mut recorded, Budget::default()).unwrap();
     let table = recorded.times;
+    // Channels that were forced for a whole communicator count where a table can ask for them.
+    let possible = |call: &Tuned, key: &Key| {
+        let named = |c: &collcast::tune::Candidate| (Some(c.pair), c.channels) == (key.0, key.1);
+        key.2 == call.size_bytes && (key.1.is_none() || call.candidates.iter().any(named))
+    };
+    let choices = |call: &Tuned| table.keys().filter(|key| possible(call, key)).count();
     let mean = |key: &Key| table.get(key).map(|us| us.iter().sum::<f64>() / us.len() as f64);
-    let exhaustive = 5 * choices.values().sum::<usize>();
+    let exhaustive = 5 * outcome.asked().map(choices).sum::<usize>();
     let (mut lost, mut changes) = (Vec::new(), 0);
     for call in outcome.asked() {
         let bytes = call.size_bytes;
@@ -256,7 +260,7 @@ fn searched(way: Way, channels: Vec<Option<u32>>, every: usize) -> Searched {
         let default = [(None, None, bytes), (Some(call.default_candidate().pair), None, bytes)];
         let own: Vec<f64> = default.iter().filter_map(|key| table.get(key)).flatten().copied().collect();
         let own = (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64);
-        let others = table.keys().filter(|key| key.2 == bytes && !default.contains(key)).filter_map(mean);
+        let others = table.keys().filter(|key| possible(call, key) && !default.contains(key)).filter_map(mean);
         let best = others.chain(own).min_by(f64::total_cmp).unwrap();
         let ours = match call.advice {
             None => own,
@@ -406,24 +410,28 @@ struct Judged {
     settled: bool,
 }
 
-/// Goal: the table of a search of 75 s loses next to nothing to the best forced choice: 1% on average, 5% at worst, where NCCL
-/// by itself loses 3% and 25% (2 H200, graphs; `tests/data/tuner/h200x2_graph.csv`).
+/// Goal: the table of a search of 75 to 90 s loses next to nothing to the best forced choice: 1% on average, 5% at worst, where
+/// NCCL by itself loses 2 to 3% and 25 to 39% (2 and 4 H200; `tests/data/tuner`).
+/// Method: with a thread a GPU from 1 MiB up: runs of smaller calls by themselves differ by 5 to 24%.
 #[test]
 fn a_table_is_as_good_as_the_best_choice() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tuner/h200x2_graph.csv");
-    let mut rows = csv::ReaderBuilder::new().comment(Some(b'#')).from_path(file).unwrap();
-    let times = rows.deserialize().map(|row: Result<(String, u64, f64, f64, f64, f64, String), _>| row.unwrap());
-    // Twice the same choice is as good as its best run.
-    let lost = |time: f64, all: [f64; 3]| time / all.into_iter().fold(f64::INFINITY, f64::min) - 1.0;
-    let lost: Vec<[f64; 2]> = times
-        .map(|(_, _, default, tuned, _, best, _)| [default, tuned].map(|time| lost(time, [default, tuned, best])))
-        .collect();
-    let of = |which: usize| {
-        let lost: Vec<f64> = lost.iter().map(|lost| lost[which]).collect();
-        (lost.iter().sum::<f64>() / lost.len() as f64, lost.iter().copied().fold(0.0, f64::max))
-    };
-    let (default, tuned) = (of(0), of(1));
-    assert!(tuned.0 <= 0.01 && tuned.1 <= 0.05 && default.0 > 0.03 && default.1 > 0.2, "{default:?} {tuned:?}");
+    for (name, from) in [("h200x2_graph", 0), ("h200x4_every_graph", 0), ("h200x4_every_threads", 1 << 20)] {
+        let file = format!("{}/tests/data/tuner/{name}.csv", env!("CARGO_MANIFEST_DIR"));
+        let mut rows = csv::ReaderBuilder::new().comment(Some(b'#')).from_path(file).unwrap();
+        let times = rows.deserialize().map(|row: Result<(String, u64, f64, f64, f64, f64, String), _>| row.unwrap());
+        // Twice the same choice is as good as its best run.
+        let lost = |time: f64, all: [f64; 3]| time / all.into_iter().fold(f64::INFINITY, f64::min) - 1.0;
+        let lost: Vec<[f64; 2]> = (times.filter(|row| row.1 >= from))
+            .map(|(_, _, default, tuned, _, best, _)| [default, tuned].map(|time| lost(time, [default, tuned, best])))
+            .collect();
+        let of = |which: usize| {
+            let lost: Vec<f64> = lost.iter().map(|lost| lost[which]).collect();
+            (lost.iter().sum::<f64>() / lost.len() as f64, lost.iter().copied().fold(0.0, f64::max))
+        };
+        let (default, tuned) = (of(0), of(1));
+        println!("{name}: {} sizes, by itself {default:.4?}, with the table {tuned:.4?}", lost.len());
+        assert!(tuned.0 <= 0.01 && tuned.1 <= 0.05 && default.0 > 0.02 && default.1 > 0.2, "{default:?} {tuned:?}");
+    }
 }
 
 /// Goal: inside real NCCL the table of a search gains what it claims, and slows no size: NCCL by itself and with the table in
@@ -446,6 +454,8 @@ fn a_table_gains_what_it_claims() {
         Judged { name: "h200x2_graph", site: two, least: 5, settled: true },
         Judged { name: "h200x4_graph", site: four(Launch::Graph), least: 4, settled: true },
         Judged { name: "h200x4_threads", site: four(Launch::Threads), least: 4, settled: true },
+        Judged { name: "h200x4_every_graph", site: four(Launch::Graph), least: 3, settled: true },
+        Judged { name: "h200x4_every_threads", site: four(Launch::Threads), least: 3, settled: true },
         Judged { name: "h200_hosts4", site: hosts(4), least: 15, settled: true },
         Judged { name: "h200_hosts8", site: hosts(8), least: 10, settled: true },
     ] {

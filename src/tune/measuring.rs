@@ -69,14 +69,15 @@ impl Measuring {
                 advise(&mut work.calls);
                 continue;
             }
-            let left = Budget {
-                time: for_calls.time.saturating_sub(started.elapsed()),
-                times: for_calls.times.saturating_sub(out.times),
-            };
+            let [left, most] = [for_calls, budget].map(|of| Budget {
+                time: of.time.saturating_sub(started.elapsed()),
+                times: of.times.saturating_sub(out.times),
+            });
             let share = share(&promises[at..]);
             stopwatch.turn_to(&work.spot);
             let mut search = out.search(work, request, installed, several);
-            search.run(stopwatch, part(left, share), &request.watch);
+            // A change that was measured is worth more than a value that may gain.
+            search.run(stopwatch, part(left, share), part(most, share), &request.watch);
             out.add(search)?;
         }
         if out.ended.is_none() && tries {

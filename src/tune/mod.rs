@@ -118,7 +118,8 @@ fn tune_with(
     let mut works = Vec::with_capacity(jobs.len());
     for ((job, own), measured) in jobs.into_iter().zip(&own).zip(read.measured) {
         let (predictor, spot) = (own.as_ref().unwrap_or(&whole), job.group.spot(&site.topology));
-        let clock = Clock { whole: &whole, predictor, group: job.group, settings, measured };
+        let measures = measure.is_some();
+        let clock = Clock { whole: &whole, predictor, group: job.group, settings, measured, measures };
         let calls = clock.time(job.asked, &request.watch)?;
         works.push(Work { clock, calls, spot, here: false });
     }

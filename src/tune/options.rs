@@ -33,6 +33,8 @@ pub(super) struct Clock<'s> {
     pub(super) group: Group,
     pub(super) settings: Settings,
     pub(super) measured: Measured,
+    /// Whether calls are to be measured.
+    pub(super) measures: bool,
 }
 
 impl Clock<'_> {
@@ -102,10 +104,19 @@ impl Clock<'_> {
             }
             for &channels in channels.iter().filter(|&&c| other != pair || c != own) {
                 let forced = Settings { channels: channels.or(own), ..*settings };
-                let prediction = self.forecast(&call, Some(other), &forced)?;
                 let choice = (Choice::Forced(other.0), Choice::Forced(other.1));
-                let most = predictor.decide(&call, choice.0, choice.1, &forced)?.channels;
+                let most = |settings: &Settings| -> Result<u32, PredictError> {
+                    Ok(predictor.decide(&call, choice.0, choice.1, settings)?.channels)
+                };
                 let measured = times(other, forced.channels, false);
+                // NCCL's variables bound the channels of a communicator, so more than it takes for a call by itself
+                // cannot be measured. A table would give them to it.
+                let raises = channels.is_some_and(|told| most(settings).is_ok_and(|own| own <= told));
+                if raises && (self.measures || measured.is_some()) {
+                    continue;
+                }
+                let most = most(&forced)?;
+                let prediction = self.forecast(&call, Some(other), &forced)?;
                 candidates.push(Candidate::new((other, forced.channels), most, prediction, measured));
             }
         }

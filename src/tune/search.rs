@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use collcast_sim::collective::{Collective, Launch};
+use collcast_sim::collective::Launch;
 use collcast_sim::nccl::Version;
 use collcast_sim::predict::Settings;
 use collcast_sim::schedule::Call;
@@ -156,19 +156,22 @@ impl<'s> Search<'s> {
     }
 
     /// Measures until nothing is worth it, the budget is spent, or somebody stops it: what was measured stays. In the second
-    /// half of the budget changes are repeated before anything new is tried.
-    pub(super) fn run(&mut self, stopwatch: &mut dyn Stopwatch, budget: Budget, watch: &Watch) {
+    /// half of the budget changes are repeated before anything new is tried. Beyond the budget they are repeated for as long
+    /// as `most` lasts.
+    pub(super) fn run(&mut self, stopwatch: &mut dyn Stopwatch, budget: Budget, most: Budget, watch: &Watch) {
         let started = Instant::now();
         loop {
             advise(self.calls);
-            let spent =
-                |part: u32| started.elapsed() >= budget.time / part || self.rows.len() >= budget.times / part as usize;
-            if watch.stopped() || spent(1) {
+            let spent = |budget: Budget, part: u32| {
+                started.elapsed() >= budget.time / part || self.rows.len() >= budget.times / part as usize
+            };
+            if watch.stopped() || spent(most, 1) {
                 return;
             }
-            let next = match spent(2) {
-                true => self.confirm().or_else(|| self.explore()),
-                false => self.explore().or_else(|| self.confirm()),
+            let next = match (spent(budget, 1), spent(budget, 2)) {
+                (true, _) => self.confirm(),
+                (_, true) => self.confirm().or_else(|| self.explore()),
+                _ => self.explore().or_else(|| self.confirm()),
             };
             let Some((choice, calls)) = next else { return };
             if let Err(error) = self.round(stopwatch, choice, &calls) {
@@ -185,34 +188,34 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// The choice whose measurement is expected to gain most over all sizes, and the sizes to measure it at.
+    /// The choice whose measurement is expected to gain most over all collectives and sizes, and the calls to measure it at:
+    /// starting NCCL anew for a choice takes seconds, and a call milliseconds.
     fn explore(&self) -> Option<(Way, Vec<usize>)> {
         let mut best: Option<(f64, Way, Vec<usize>)> = None;
         let choices: BTreeSet<Way> =
             self.open().flat_map(|(_, call)| call.candidates.iter().map(|c| (c.pair, c.channels))).collect();
-        let collectives: BTreeSet<_> = self.calls.iter().map(|call| call.collective).collect();
-        for collective in collectives {
-            for &choice in &choices {
-                let of = self.open().filter(|(_, call)| call.collective == collective);
-                let mut worth: Vec<(f64, usize)> = of
-                    .filter_map(|(index, call)| Some((self.objective.weight(call) * self.worth(index, choice)?, index)))
-                    .collect();
-                worth.sort_by(|a, b| b.0.total_cmp(&a.0));
-                let total: f64 = worth.iter().map(|w| w.0).sum();
-                if total > best.as_ref().map_or(0.0, |best| best.0) {
-                    best = Some((total, choice, self.spaced(worth.into_iter().map(|w| w.1))));
-                }
+        for choice in choices {
+            let mut worth: Vec<(f64, usize)> = (self.open())
+                .filter_map(|(index, call)| Some((self.objective.weight(call) * self.worth(index, choice)?, index)))
+                .collect();
+            worth.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let total: f64 = worth.iter().map(|w| w.0).sum();
+            if total > best.as_ref().map_or(0.0, |best| best.0) {
+                best = Some((total, choice, self.spaced(worth.into_iter().map(|w| w.1))));
             }
         }
         best.map(|(_, choice, calls)| (choice, calls))
     }
 
-    /// Calls in their order that are far enough apart.
+    /// Calls in their order whose sizes are far enough apart, of each collective.
     fn spaced(&self, calls: impl Iterator<Item = usize>) -> Vec<usize> {
         let octave = |index: usize| (self.calls[index].size_bytes.max(1) as f64).log2();
+        let apart = |one: usize, other: usize| {
+            self.calls[one].collective != self.calls[other].collective || (octave(one) - octave(other)).abs() >= SPACING
+        };
         let mut taken: Vec<usize> = Vec::new();
         for index in calls {
-            if taken.iter().all(|&other| (octave(other) - octave(index)).abs() >= SPACING) {
+            if taken.iter().all(|&other| apart(other, index)) {
                 taken.push(index);
             }
         }
@@ -272,19 +275,19 @@ impl<'s> Search<'s> {
     /// The changes of one choice that are advised and were not measured often enough: those that gain most together, since
     /// the budget may end before the others.
     fn confirm(&self) -> Option<(Way, Vec<usize>)> {
-        let mut doubtful: BTreeMap<(Collective, Way), (f64, Vec<usize>)> = BTreeMap::new();
+        let mut doubtful: BTreeMap<Way, (f64, Vec<usize>)> = BTreeMap::new();
         for (index, call) in self.open() {
             let Some(advice) = &call.advice else { continue };
             let (place, taken) = (advice.candidate, call.taken());
             let open = !self.closed.contains(&(index, place)) && !self.closed.contains(&(index, call.default));
             if open && (few(taken) || few(call.default_candidate())) {
-                let of = doubtful.entry((call.collective, (taken.pair, taken.channels))).or_default();
+                let of = doubtful.entry((taken.pair, taken.channels)).or_default();
                 of.0 += self.objective.weight(call) * advice.gain;
                 of.1.push(index);
             }
         }
         let most = doubtful.into_iter().max_by(|a, b| a.1.0.total_cmp(&b.1.0));
-        most.map(|((_, choice), (_, calls))| (choice, calls))
+        most.map(|(choice, (_, calls))| (choice, calls))
     }
 
     /// Measures NCCL's own choice, where it was measured no more often, and then another.
@@ -313,7 +316,10 @@ impl<'s> Search<'s> {
             self.measured.add(&call, choice.map(|c| c.0), channels, *time_us);
             self.rows.push(Row { call, choice, time_us: *time_us });
         }
-        for &index in &calls[times.len().min(calls.len())..] {
+        // The first that could not be run ends its collective; those of others are tried again.
+        let left = &calls[times.len().min(calls.len())..];
+        let ended = left.first().map(|&index| self.calls[index].collective);
+        for &index in left.iter().filter(|&&index| Some(self.calls[index].collective) == ended) {
             let call = &self.calls[index];
             let place = choice.map_or(Some(call.default), |choice| {
                 call.candidates.iter().position(|c| (c.pair, c.channels) == choice)
