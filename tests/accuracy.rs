@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use common::collcast;
+use rayon::prelude::*;
 use serde_json::Value;
 
 /// A page: its name, the measurements, the machine, the profile where it is not the machine's own, and
@@ -144,7 +145,7 @@ fn table(report: &Value) -> String {
 #[test]
 fn pages_are_current() {
     let update = std::env::var_os("COLLCAST_UPDATE").is_some();
-    for (name, data, machine, profile, what) in PAGES {
+    PAGES.into_par_iter().for_each(|(name, data, machine, profile, what)| {
         let pictures = folder().join(name);
         let mut args = [&["validate", "-t", machine, "--format", "json"], data].concat();
         args.extend(profile.iter().flat_map(|profile| ["--profile", profile]));
@@ -181,7 +182,7 @@ fn pages_are_current() {
             "{} is stale; review what moved and run with COLLCAST_UPDATE=1. First difference: {stale:?}",
             path.display()
         );
-    }
+    });
 }
 
 /// Goal: our own kernel is predicted within 8% over 1 to 24 channels, 1 MiB to 1 GiB, on 2 and 4 GPUs, and
