@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use collcast::sim::collective::{Algorithm, Collective, Launch, Protocol};
 use collcast::sim::schedule::Call;
-use collcast::tune::{Budget, Forced, Outcome, Request, Stopwatch, Tuned, tune, tune_measuring};
+use collcast::tune::{Budget, Candidate, Forced, Outcome, Request, Stopwatch, Tuned, tune, tune_measuring};
 use collcast::{Error, SiteSpec};
 
 use common::all;
@@ -247,7 +247,7 @@ fn searched(way: Way, channels: Vec<Option<u32>>, every: usize) -> Searched {
     let table = recorded.times;
     // Channels that were forced for a whole communicator count where a table can ask for them.
     let possible = |call: &Tuned, key: &Key| {
-        let named = |c: &collcast::tune::Candidate| (Some(c.pair), c.channels) == (key.0, key.1);
+        let named = |c: &Candidate| (Some(c.pair), c.channels) == (key.0, key.1);
         key.2 == call.size_bytes && (key.1.is_none() || call.candidates.iter().any(named))
     };
     let choices = |call: &Tuned| table.keys().filter(|key| possible(call, key)).count();

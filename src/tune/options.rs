@@ -105,17 +105,19 @@ impl Clock<'_> {
             for &channels in channels.iter().filter(|&&c| other != pair || c != own) {
                 let forced = Settings { channels: channels.or(own), ..*settings };
                 let choice = (Choice::Forced(other.0), Choice::Forced(other.1));
-                let most = |settings: &Settings| -> Result<u32, PredictError> {
+                let channels_under = |settings: &Settings| -> Result<u32, PredictError> {
                     Ok(predictor.decide(&call, choice.0, choice.1, settings)?.channels)
                 };
                 let measured = times(other, forced.channels, false);
                 // NCCL's variables bound the channels of a communicator, so more than it takes for a call by itself
                 // cannot be measured. A table would give them to it.
-                let raises = channels.is_some_and(|told| most(settings).is_ok_and(|own| own <= told));
-                if raises && (self.measures || measured.is_some()) {
+                if let Some(told) = channels
+                    && (self.measures || measured.is_some())
+                    && channels_under(settings)? <= told
+                {
                     continue;
                 }
-                let most = most(&forced)?;
+                let most = channels_under(&forced)?;
                 let prediction = self.forecast(&call, Some(other), &forced)?;
                 candidates.push(Candidate::new((other, forced.channels), most, prediction, measured));
             }

@@ -416,6 +416,8 @@ fn normal(u: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use collcast_sim::collective::{Algorithm, Collective, Protocol};
+
     use super::*;
     use crate::site::Site;
     use crate::tune::tuned::{Advice, Basis};
@@ -458,6 +460,26 @@ mod tests {
         let (choice, confirmed) = search.confirm().unwrap();
         let sizes: Vec<u64> = confirmed.iter().map(|&index| search.calls[index].size_bytes).collect();
         assert_eq!((choice.1, sizes), (Some(1 << 12), vec![1 << 22]));
+    }
+
+    /// Goal: one start of NCCL measures a choice for all collectives that it may help.
+    #[test]
+    fn a_choice_is_measured_for_all_collectives_together() {
+        let site = Site::load("h200x4").unwrap();
+        let collectives = vec![Collective::AllGather, Collective::ReduceScatter];
+        let request = Request { collectives, sizes: Some(vec![1 << 22]), ..Request::default() };
+        let mut calls = tune(&site, &request).unwrap().calls;
+        let pair = (Algorithm::Ring, Protocol::Ll128);
+        for call in calls.iter_mut().filter(|call| !call.beyond) {
+            let candidate = call.candidates.iter().position(|c| c.pair == pair).unwrap();
+            call.advice = Some(Advice { candidate, gain: 0.2, basis: Basis::Measured });
+        }
+        let mut measured = Measured::default();
+        let search = Search::new(&mut calls, &mut measured, site.settings(), None);
+        let (choice, confirmed) = search.confirm().unwrap();
+        let of: BTreeSet<Collective> = confirmed.iter().map(|&index| search.calls[index].collective).collect();
+        assert_eq!((choice.0, of.len(), confirmed.len()), (pair, 2, 2));
+        assert_eq!(search.spaced(confirmed.iter().copied()), confirmed, "sizes of two collectives are never too near");
     }
 
     /// Goal: expected gains by hand: half of the mean absolute deviation where nothing is ahead, the lead itself where it is
