@@ -323,6 +323,29 @@ fn the_search_needs_few_times() {
     assert!(together.0 as f64 <= 0.15 * together.1 as f64, "{together:?}");
 }
 
+/// Goal: channels are measured where they are fewer than NCCL takes for the call: variables bound those of a communicator, and
+/// a table would raise those of a call. Without measurements any may be advised.
+#[test]
+fn only_fewer_channels_are_measured() {
+    let way = Way { collective: Collective::AllReduce, ranks: 4, launch: Launch::SingleThread };
+    let site = SiteSpec::new("h200x4").launch(way.launch).load().unwrap();
+    let request = Request {
+        sizes: Some(vec![1 << 10, 64 << 20]),
+        channels: vec![None, Some(2), Some(8), Some(24)],
+        this_launch: true,
+        ..Request::default()
+    };
+    let channels = |outcome: &Outcome, size| -> BTreeSet<u32> {
+        let call = outcome.asked().find(|call| call.size_bytes == size).unwrap();
+        call.candidates.iter().filter(|c| c.pair.0 == Algorithm::Ring).filter_map(|c| c.channels).collect()
+    };
+    let measured = tune_measuring(&site, &request, &mut Recorded::of(way), Budget::default()).unwrap();
+    assert_eq!(channels(&measured, 1 << 10), [].into());
+    assert_eq!(channels(&measured, 64 << 20), [2, 8].into());
+    let forecast = tune(&site, &request).unwrap();
+    assert_eq!(channels(&forecast, 1 << 10), [2, 8, 24].into());
+}
+
 /// Fails from some round on.
 struct Failing {
     inner: Recorded,

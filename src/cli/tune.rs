@@ -37,7 +37,8 @@ In place of a machine, a SCENARIO of `collcast simulate`: the calls of its step 
 and the step is simulated with and without the table.
 
 --measure runs what is expected to gain most beside NCCL's own choice, in turns; a change is repeated five times. \
-A quarter of the time is kept for threads and FIFOs of the whole process. Each of --communicators is measured whose ranks are on this host. \
+What changes leave of a quarter of the time is for threads and FIFOs of the whole process. \
+Measured --channels are fewer than NCCL takes for a call: its variables do not raise them. Each of --communicators is measured whose ranks are on this host. \
 Ctrl-C, an error, or the end of --budget keeps what was measured; an error's exit code stays. Writes into --output DIR:
   tuner.csv   for our tuner plugin (`tune install`) and NVIDIA's example (NCCL_TUNER_CONFIG_FILE)
   slurm.sh, kubernetes.yaml   the variables that load tuner.csv, and what undoes them
