@@ -18,7 +18,7 @@ use collcast_sim::doctor::{
 use collcast_sim::hash::Fnv;
 use collcast_sim::ids::HostId;
 use collcast_sim::nccl::NcclSettings;
-use collcast_sim::predict::{Choice, Predictor, Proofs, Settings};
+use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::profile::{OriginKind, Profile};
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::Topology;
@@ -214,7 +214,7 @@ fn truth(plant: Option<Plant>, topology: &Topology, profile: &Profile, questions
         }
         _ => healthy,
     };
-    curve(&changed, &Proofs::default()).unwrap().0
+    curve(&changed).unwrap().0
 }
 
 /// What was measured: noise by size, nuisances, sizes that are missing.

@@ -14,7 +14,7 @@ use collcast::trace::{Judgement, Outcome, Request, trace};
 use collcast_sim::collective::{Collective, DataType};
 use collcast_sim::doctor::{Fault, Part, Question, Timed, curve};
 use collcast_sim::ids::Rank;
-use collcast_sim::predict::{Choice, Proofs};
+use collcast_sim::predict::Choice;
 use collcast_sim::schedule::Call;
 use collcast_sim::units::Bytes;
 use common::collcast;
@@ -127,7 +127,7 @@ fn with_fault(folder: &Path, fault: Fault, sizes: &[u64], hosts: u32, groups: &[
     let gpus: Vec<_> = groups.iter().flatten().map(|&rank| site.topology.gpu_of(Rank(rank))).collect();
     let placed = site.topology.placed(&gpus).unwrap();
     let changed = fault.applied(&placed, site.predictor().profile(), &questions).unwrap().unwrap();
-    let times = curve(&changed, &Proofs::default()).unwrap().0.unwrap();
+    let times = curve(&changed).unwrap().0.unwrap();
     let dump = |rank: u32| {
         let (group, ranks) = groups.iter().enumerate().find(|(_, ranks)| ranks.contains(&rank)).unwrap();
         let name = group.to_string();

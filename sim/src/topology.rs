@@ -525,6 +525,11 @@ impl Topology {
         Ok(Self { gpus: gpus.iter().map(|&id| node(id)).collect(), ..self.clone() })
     }
 
+    /// Whether it is the same machine, perhaps with other ranks.
+    pub(crate) fn is_view_of(&self, whole: &Self) -> bool {
+        Arc::ptr_eq(&self.graph, &whole.graph) && self.hash == whole.hash && self.sharp == whole.sharp
+    }
+
     /// The machine of some hosts alone, joined by all switches, with ranks on the GPUs named; and, by link direction of that,
     /// which one of this machine it is.
     ///

@@ -18,7 +18,7 @@ use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::ids::Rank;
 use crate::nccl::Interface;
-use crate::predict::{Choice, PredictError, Prediction, Predictor, Proofs};
+use crate::predict::{Choice, PredictError, Prediction, Predictor};
 use crate::profile::Profile;
 use crate::topology::{LinkKind, Topology, VertexKind};
 use crate::units::{Bytes, SimDuration};
@@ -483,7 +483,6 @@ pub struct Examination {
     healthy: Vec<f64>,
     /// The first size from which on a healthy machine's time grows with the bytes alone.
     full: usize,
-    proofs: Proofs,
     work: Arc<AtomicU64>,
 }
 
@@ -565,7 +564,7 @@ impl Examination {
         let is_full = |i: &usize| rates[*i] >= FULL * best && runs_as(*i) == runs_as(last);
         // With all above it: a dip between two protocols is none of their bytes.
         let full = (0..=last).rev().take_while(is_full).last().unwrap_or(last);
-        Self { full, case, topology, questions, healthy, proofs: Proofs::default(), work: Arc::default() }
+        Self { full, case, topology, questions, healthy, work: Arc::default() }
     }
 
     /// What its simulations took so far, as [`engine::WORK_PER_SECOND`](crate::engine::WORK_PER_SECOND) counts it.
@@ -607,7 +606,7 @@ impl Examination {
             let of = |i: usize| simulated.iter().position(|&s| s == i.min(self.full)).map_or(1.0, |at| each[at]);
             sizes.iter().map(|&i| expected[i] * of(i)).collect()
         };
-        let (times, work) = curve(&changed, &self.proofs)?;
+        let (times, work) = curve(&changed)?;
         self.work.fetch_add(work, Ordering::Relaxed);
         Ok(times.map(longer))
     }
@@ -677,8 +676,8 @@ const LATENCY_WIDTH: f64 = 1.4;
 ///
 /// # Errors
 /// An internal error of a prediction.
-pub fn curve(changed: &Changed, proofs: &Proofs) -> Result<(Option<Vec<f64>>, u64), PredictError> {
-    let predictor = Predictor::new(&changed.topology, &changed.profile).with_proofs(proofs);
+pub fn curve(changed: &Changed) -> Result<(Option<Vec<f64>>, u64), PredictError> {
+    let predictor = Predictor::new(&changed.topology, &changed.profile);
     let mut times = Vec::with_capacity(changed.questions.len());
     let mut work = 0;
     for q in &changed.questions {

@@ -1,4 +1,5 @@
-//! The connections of a schedule on a machine. Calls that differ in size alone have the same, and share them.
+//! The connections of a schedule on a machine. Calls that differ in size alone have the same, and share them; all calls of a
+//! communicator share the ways between its GPUs and NICs.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,6 +9,8 @@ use rustc_hash::{FxHashMap, FxHasher};
 use super::alike::Alike;
 use super::laid::LayError;
 use super::layer::{Layer, Resources};
+use super::route::{Roads, Router};
+use crate::collective::Protocol;
 use crate::engine::{ConnSpec, Folds};
 use crate::ids::{LinkId, Rank};
 use crate::nccl::Transport;
@@ -18,6 +21,10 @@ use crate::topology::Topology;
 
 /// Connections that are remembered, at 0.3 KB each.
 const MOST: usize = 300_000;
+/// Ways of a communicator that are remembered, at 0.1 KB each.
+const MOST_ROADS: usize = 100_000;
+/// Communicators whose ways are remembered.
+const MOST_PLACED: usize = 256;
 
 /// Connections with what they take, and how calls over them fold.
 #[derive(Debug, Default)]
@@ -31,16 +38,16 @@ pub(super) struct Ground {
 }
 
 impl Ground {
+    /// Lays the connections of a schedule by routes of its communicator, and gives back what is known of those.
     pub(super) fn lay(
-        topology: &Topology,
+        router: Router<'_>,
         profile: &Profile,
-        transport: &Transport,
         schedule: &Schedule,
         wiring: &Wiring,
         alike: Option<&Alike>,
-    ) -> Result<Self, LayError> {
+    ) -> Result<(Self, Roads), LayError> {
         let mut conns = Vec::with_capacity(wiring.conns.len());
-        let mut layer = Layer::new(topology, profile, transport, schedule);
+        let mut layer = Layer::new(router, profile, schedule.plan.protocol);
         layer.find_several(wiring)?;
         for (index, wired) in (0..).zip(&wiring.conns) {
             let before = layer.resources();
@@ -51,8 +58,8 @@ impl Ground {
                 None => conn,
             });
         }
-        let (resources, congested) = layer.finish();
-        Ok(Self { conns: Arc::new(conns), resources, congested, folds: Arc::default() })
+        let (resources, congested, roads) = layer.finish();
+        Ok((Self { conns: Arc::new(conns), resources, congested, folds: Arc::default() }, roads))
     }
 }
 
@@ -85,50 +92,80 @@ fn lay_conn(
     Ok(conn)
 }
 
-/// What decides which connections a schedule has on a machine, what they take, and which lanes and ports they join: a hash.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Key(u64);
+/// Which GPUs the ranks of a communicator are, and how it reaches them: a hash.
+type Placed = u64;
 
-impl Key {
-    pub(super) fn of(transport: &Transport, schedule: &Schedule, wiring: &Wiring) -> Self {
-        let mut hasher = FxHasher::default();
-        let plan = &schedule.plan;
-        (transport, schedule.call.ranks, plan.protocol, plan.direct, plan.fifo_slices).hash(&mut hasher);
-        schedule.templates.hash(&mut hasher);
-        for worker in &wiring.workers {
-            let place = (worker.rank, worker.channel, worker.lane, worker.template);
-            let block = (worker.team, worker.others > 0);
-            (place, block, &worker.recv, &worker.send, &worker.tokens).hash(&mut hasher);
-        }
-        for WiredConn { conn, .. } in &wiring.conns {
-            let pair = |(src, dst)| (schedule.nics((src, dst), conn.channel), schedule.packed(src, dst));
-            (conn, conn.ranks().map(pair)).hash(&mut hasher);
-        }
-        Self(hasher.finish())
-    }
+fn placed(topology: &Topology, transport: &Transport, ranks: u32) -> Placed {
+    let mut hasher = FxHasher::default();
+    (transport, ranks).hash(&mut hasher);
+    (0..ranks).for_each(|rank| topology.gpu_of(Rank(rank)).hash(&mut hasher));
+    hasher.finish()
 }
 
-/// Connections that were laid before on one machine with one profile.
+/// What decides which connections a schedule has on a machine, what they take, and which lanes and ports they join: a hash.
+fn key(placed: Placed, schedule: &Schedule, wiring: &Wiring) -> u64 {
+    let mut hasher = FxHasher::default();
+    let plan = &schedule.plan;
+    (placed, plan.protocol, plan.direct, plan.fifo_slices).hash(&mut hasher);
+    schedule.templates.hash(&mut hasher);
+    for worker in &wiring.workers {
+        let place = (worker.rank, worker.channel, worker.lane, worker.template);
+        let block = (worker.team, worker.others > 0);
+        (place, block, &worker.recv, &worker.send, &worker.tokens).hash(&mut hasher);
+    }
+    for WiredConn { conn, .. } in &wiring.conns {
+        let pair = |(src, dst)| (schedule.nics((src, dst), conn.channel), schedule.packed(src, dst));
+        (conn, conn.ranks().map(pair)).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// Connections that were laid before on one machine with one profile, for any communicator there.
 #[derive(Debug, Default)]
-pub struct Grounds(Mutex<(FxHashMap<Key, Arc<Ground>>, usize)>);
+pub struct Grounds(Mutex<Laid>);
+
+#[derive(Debug, Default)]
+struct Laid {
+    grounds: FxHashMap<u64, Arc<Ground>>,
+    /// Connections of all of them.
+    kept: usize,
+    /// Nobody else's while a call is laid, so each core has some.
+    roads: FxHashMap<Placed, Vec<Roads>>,
+}
 
 impl Grounds {
-    /// Those of a key; `lay` lays them, so many, where they are not there.
+    /// Those of a schedule, laid where they are not there.
     pub(super) fn of(
         &self,
-        key: Key,
-        conns: usize,
-        lay: impl FnOnce() -> Result<Ground, LayError>,
+        topology: &Topology,
+        (profile, transport): (&Profile, &Transport),
+        schedule: &Schedule,
+        wiring: &Wiring,
     ) -> Result<Arc<Ground>, LayError> {
-        if let Some(known) = self.0.lock().unwrap_or_else(PoisonError::into_inner).0.get(&key) {
+        let placed = placed(topology, transport, schedule.call.ranks);
+        let key = key(placed, schedule, wiring);
+        let all = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all().grounds.get(&key) {
             return Ok(known.clone());
         }
-        let ground = Arc::new(lay()?);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (known, kept) = &mut *all;
-        if *kept + conns <= MOST && known.insert(key, ground.clone()).is_none() {
-            *kept += conns;
+        let roads = all().roads.get_mut(&placed).and_then(Vec::pop).unwrap_or_default();
+        let router = router(topology, transport, schedule).with_roads(roads);
+        let (ground, roads) = Ground::lay(router, profile, schedule, wiring, None)?;
+        let ground = Arc::new(ground);
+        let mut all = all();
+        if roads.count() <= MOST_ROADS && (all.roads.len() < MOST_PLACED || all.roads.contains_key(&placed)) {
+            all.roads.entry(placed).or_default().push(roads);
+        }
+        let conns = wiring.conns.len();
+        if all.kept + conns <= MOST && all.grounds.insert(key, ground.clone()).is_none() {
+            all.kept += conns;
         }
         Ok(ground)
     }
+}
+
+/// Routes of a schedule's communicator.
+pub(super) fn router<'t>(topology: &'t Topology, transport: &Transport, schedule: &Schedule) -> Router<'t> {
+    let lines = schedule.plan.protocol == Protocol::Ll;
+    Router::with(topology, *transport).among(schedule.call.ranks).with_lines(lines)
 }

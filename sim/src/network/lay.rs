@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::alike::Alike;
-use super::ground::{Ground, Grounds, Key};
+use super::ground::{Ground, Grounds, router};
 use super::laid::{Laid, LayError, ResourceName};
 use super::layer::{Resources, wire_format};
 use crate::collective::Protocol;
@@ -96,10 +96,9 @@ fn lay_some<'a>(
     let stands_for = stands_for.as_ref().map(|of| of as &dyn Fn(&Conn) -> Conn);
     let wiring = Wiring::of(schedule, ranks.iter().copied(), stands_for)?;
     let kernels = vec![KernelSpec { rounds: 1, gap: SimDuration::ZERO }; ranks.len()];
-    let lay = || Ground::lay(topology, profile, transport, schedule, &wiring, alike);
     let ground = match grounds {
-        Some(grounds) => grounds.of(Key::of(transport, schedule, &wiring), wiring.conns.len(), lay)?,
-        None => Arc::new(lay()?),
+        Some(grounds) => grounds.of(topology, (profile, transport), schedule, &wiring)?,
+        None => Arc::new(Ground::lay(router(topology, transport, schedule), profile, schedule, &wiring, alike)?.0),
     };
     let mut resources = ground.resources.clone();
     let lay = Lanes::new(topology, profile, schedule, &wiring, &ground.conns);

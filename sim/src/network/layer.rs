@@ -7,14 +7,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::alike::{Alike, Edges};
 use super::incast::Incast;
 use super::laid::{LayError, ResourceName};
-use super::route::{Hop, Leg, Route, Router};
+use super::route::{Hop, Leg, Roads, Route, Router};
 use crate::collective::Protocol;
 use crate::engine::flows::{Use, WEIGHT_ONE};
 use crate::engine::{ConnSpec, ProxySpec, Section, Uses};
 use crate::ids::{ChannelId, LinkId, Rank};
-use crate::nccl::Transport;
 use crate::profile::{Profile, Reach};
-use crate::schedule::Schedule;
 use crate::schedule::wiring::{UNUSED, Wiring};
 use crate::topology::{LinkKind, Topology, VertexKind};
 use crate::units::SimDuration;
@@ -79,19 +77,12 @@ pub(super) struct Layer<'m> {
 }
 
 impl<'m> Layer<'m> {
-    pub(super) fn new(
-        topology: &'m Topology,
-        profile: &'m Profile,
-        transport: &Transport,
-        schedule: &Schedule,
-    ) -> Self {
-        let protocol = schedule.plan.protocol;
-        let router = Router::with(topology, *transport).among(schedule.call.ranks);
+    pub(super) fn new(router: Router<'m>, profile: &'m Profile, protocol: Protocol) -> Self {
         Self {
-            topology,
+            topology: router.topology(),
             profile,
             protocol,
-            router: router.with_lines(protocol == Protocol::Ll),
+            router,
             routes: FxHashMap::default(),
             incast: Incast::default(),
             several: FxHashSet::default(),
@@ -168,9 +159,9 @@ impl<'m> Layer<'m> {
         self.resources.names.len()
     }
 
-    /// The resources, and the port on which most flows converge, where they are many.
-    pub(super) fn finish(self) -> (Resources, Option<LinkId>) {
-        (self.resources, self.incast.worst(self.topology))
+    /// The resources, the port on which most flows converge, where they are many, and what routes are made of.
+    pub(super) fn finish(self) -> (Resources, Option<LinkId>, Roads) {
+        (self.resources, self.incast.worst(self.topology), self.router.into_roads())
     }
 
     /// Weight of a share of the payload: wire format over efficiency.

@@ -73,13 +73,9 @@ type Ways = Vec<(VertexId, Vec<(LinkId, VertexId, u64)>)>;
 /// By switch of the network: the links from other switches to it, where from and at which rate.
 type Before = FxHashMap<VertexId, Vec<(LinkId, VertexId, u64)>>;
 
-/// Finds routes on one topology and remembers them.
-#[derive(Debug)]
-pub struct Router<'t> {
-    topology: &'t Topology,
-    transport: Transport,
-    /// The sender's proxy checks every line, and so has them in host memory.
-    lines: bool,
+/// Ways between vertices of one topology, for one communicator with one transport: what routes are made of.
+#[derive(Debug, Default)]
+pub(super) struct Roads {
     /// Ways between two switches of the network.
     fabric: FxHashMap<(VertexId, VertexId), Option<Ways>>,
     /// Links between switches of the network, once they are asked for.
@@ -88,12 +84,31 @@ pub struct Router<'t> {
     inside: FxHashMap<(VertexId, VertexId), Option<InsideRoute>>,
     /// From a GPU to a NIC.
     out: FxHashMap<(VertexId, VertexId), Option<InsideRoute>>,
-    /// GPUs of the communicator: NCCL leaves all others out of its view of a machine.
-    members: FxHashSet<VertexId>,
     /// Network devices of each GPU, in the order of channels.
     nics: FxHashMap<VertexId, Vec<Vec<VertexId>>>,
+    /// The GPU that prefers a NIC.
+    servers: FxHashMap<VertexId, Option<VertexId>>,
     /// The nearest CPU of each GPU.
     cpus: FxHashMap<VertexId, Option<VertexId>>,
+}
+
+impl Roads {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.fabric.len() + self.inside.len() + self.out.len()
+    }
+}
+
+/// Finds routes on one topology and remembers what they are made of.
+#[derive(Debug)]
+pub struct Router<'t> {
+    topology: &'t Topology,
+    transport: Transport,
+    /// The sender's proxy checks every line, and so has them in host memory.
+    lines: bool,
+    /// GPUs of the communicator: NCCL leaves all others out of its view of a machine.
+    members: FxHashSet<VertexId>,
+    roads: Roads,
 }
 
 /// What the stripes of a route through the network, one for each NIC of the receiver's device, have in common.
@@ -128,13 +143,8 @@ impl<'t> Router<'t> {
             topology,
             transport,
             lines: false,
-            fabric: FxHashMap::default(),
-            before: None,
-            inside: FxHashMap::default(),
-            out: FxHashMap::default(),
             members: (0..topology.ranks()).map(|r| topology.gpu_of(Rank(r))).collect(),
-            nics: FxHashMap::default(),
-            cpus: FxHashMap::default(),
+            roads: Roads::default(),
         }
     }
 
@@ -154,11 +164,22 @@ impl<'t> Router<'t> {
         self
     }
 
+    /// The same with roads that were found before, on the same topology for the same communicator and transport.
+    #[must_use]
+    pub(super) fn with_roads(self, roads: Roads) -> Self {
+        Self { roads, ..self }
+    }
+
+    /// All that it found.
+    pub(super) fn into_roads(self) -> Roads {
+        self.roads
+    }
+
     /// The best way between two vertices of one host or NVLink domain, by NCCL's order: class,
     /// then rate, then hops. Enters no network, and passes GPUs from NVLink to NVLink only. `None`
     /// where there is none.
     pub fn inside(&mut self, from: VertexId, to: VertexId) -> Option<InsideRoute> {
-        if let Some(known) = self.inside.get(&(from, to)) {
+        if let Some(known) = self.roads.inside.get(&(from, to)) {
             return known.clone();
         }
         // A NIC reaches a GPU the way that the GPU reaches it.
@@ -168,7 +189,7 @@ impl<'t> Router<'t> {
             Some((back?, class))
         });
         let found = back.or_else(|| self.search_inside(from, to));
-        self.inside.insert((from, to), found.clone());
+        self.roads.inside.insert((from, to), found.clone());
         found
     }
 
@@ -275,11 +296,11 @@ impl<'t> Router<'t> {
     /// The way by which a GPU sends through a NIC of its node: its own, or over NVLink through the GPU
     /// that the NIC serves first (PXN) where that is better. Data is received by [`Router::inside`].
     fn out(&mut self, gpu: VertexId, nic: VertexId) -> Option<InsideRoute> {
-        if let Some(known) = self.out.get(&(gpu, nic)) {
+        if let Some(known) = self.roads.out.get(&(gpu, nic)) {
             return known.clone();
         }
         let found = self.relayed(gpu, nic);
-        self.out.insert((gpu, nic), found.clone());
+        self.roads.out.insert((gpu, nic), found.clone());
         found
     }
 
@@ -316,21 +337,26 @@ impl<'t> Router<'t> {
 
     /// The GPU that prefers a NIC on the lowest channel.
     fn server(&mut self, nic: VertexId) -> Option<VertexId> {
+        if let Some(known) = self.roads.servers.get(&nic) {
+            return *known;
+        }
         let near = self.nearest(nic);
         let place = |gpu| {
             let devices = self.shared_out(gpu, Self::inside);
             Some((devices.iter().position(|d| d.contains(&nic))?, gpu))
         };
-        near.into_iter().filter_map(place).min().map(|(_, gpu)| gpu)
+        let found = near.into_iter().filter_map(place).min().map(|(_, gpu)| gpu);
+        self.roads.servers.insert(nic, found);
+        found
     }
 
     /// The network devices that a GPU prefers, in the order of channels.
     fn nics_of(&mut self, gpu: VertexId) -> Vec<Vec<VertexId>> {
-        if let Some(known) = self.nics.get(&gpu) {
+        if let Some(known) = self.roads.nics.get(&gpu) {
             return known.clone();
         }
         let devices = self.shared_out(gpu, Self::out);
-        self.nics.insert(gpu, devices.clone());
+        self.roads.nics.insert(gpu, devices.clone());
         devices
     }
 
@@ -377,22 +403,22 @@ impl<'t> Router<'t> {
 
     /// The CPU nearest to a GPU: where its host buffers are.
     pub fn cpu_of(&mut self, gpu: VertexId) -> Option<VertexId> {
-        if let Some(known) = self.cpus.get(&gpu) {
+        if let Some(known) = self.roads.cpus.get(&gpu) {
             return *known;
         }
         let host = self.topology.vertex(gpu).host.unwrap_or_default();
         let cpus = self.topology.hosts()[host.index()].cpus.clone();
         let ranked = cpus.into_iter().filter_map(|cpu| Some((self.inside(gpu, cpu)?.1, cpu)));
         let found = ranked.min().map(|(_, cpu)| cpu);
-        self.cpus.insert(gpu, found);
+        self.roads.cpus.insert(gpu, found);
         found
     }
 
     /// All shortest ways from one switch of the network to another.
     fn ways(&mut self, from: VertexId, to: VertexId) -> Option<&Ways> {
         let topology = self.topology;
-        let before = self.before.get_or_insert_with(|| links_before(topology));
-        let found = self.fabric.entry((from, to)).or_insert_with(|| {
+        let before = self.roads.before.get_or_insert_with(|| links_before(topology));
+        let found = self.roads.fabric.entry((from, to)).or_insert_with(|| {
             if let Some(near) = near_ways(topology, before, from, to) {
                 return Some(near);
             }

@@ -26,7 +26,7 @@ pub use error::PredictError;
 pub use group::{GroupCall, GroupPrediction, MOST_CALLS};
 pub use grown::Grown;
 pub use prediction::{LinkUse, Prediction, Shares, Warning};
-pub use predictor::{Predictor, Proofs};
+pub use predictor::Predictor;
 pub use proof::ProofKind;
 pub(crate) use proof::Proven;
 pub use settings::{Choice, Settings};

@@ -1,7 +1,7 @@
 //! What predicts calls on one machine, and what it knows of NCCL there.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustc_hash::FxHashMap;
 
@@ -13,23 +13,15 @@ use crate::call::{Call, CallError};
 use crate::collective::Launch;
 use crate::domain::{Beyond, Reason};
 use crate::engine::Teller;
-use crate::ids::Rank;
+use crate::ids::{Rank, VertexId};
 use crate::nccl::search::{self, Given, Options};
 use crate::nccl::{Graphs, Plan, Transport, Tuner, Version};
 use crate::network::{Grounds, order_by};
 use crate::profile::Profile;
-use crate::schedule::verify::Proof;
-use crate::schedule::{Order, Pattern, ScheduleError};
+use crate::schedule::{Order, ScheduleError};
 use crate::topology::Topology;
 
-/// Patterns and their proofs, each locked while someone proves it. A proof knows no machine: predictors share them.
-#[derive(Clone, Default, Debug)]
-pub struct Proofs(pub(super) Arc<Mutex<FxHashMap<Pattern, Known>>>);
-
-/// The proof of a pattern, where it is there.
-type Known = Arc<Mutex<Option<Proof>>>;
-
-/// Predicts calls on one machine with one profile; shares proofs and routes between calls.
+/// Predicts calls on one machine with one profile; shares routes between calls.
 #[derive(Debug)]
 pub struct Predictor<'a> {
     pub(super) topology: &'a Topology,
@@ -40,12 +32,10 @@ pub struct Predictor<'a> {
     pub(super) given: Given,
     /// Nodes that were searched, of this machine and of views of it.
     pub(super) nodes: search::Known,
-    /// What NCCL finds, by what it depends on.
-    pub(super) found: Mutex<FxHashMap<Asked, Found>>,
-    /// Shared with those that predict on other machines.
-    pub(super) proofs: Proofs,
-    /// Connections of earlier calls.
-    pub(super) grounds: Grounds,
+    /// What NCCL finds, by what it depends on: on the machine and on views of it.
+    found: Arc<Mutex<FxHashMap<Asked, Arc<OnceLock<Found>>>>>,
+    /// Connections of earlier calls, on the machine and on views of it.
+    pub(super) grounds: Arc<Grounds>,
     /// Calls of groups together, by what decides how they run.
     pub(super) together: Mutex<FxHashMap<RunsAs, Together>>,
     /// Its hosts, and parts of it.
@@ -61,8 +51,8 @@ pub(super) type RunsAs = (u64, Plan, Settings, Option<u64>);
 /// A prediction of groups together, the shares of its resources in their order, and that with slower blocks.
 pub(super) type Together = (Prediction, Vec<f64>, Option<Prediction>);
 
-/// What NCCL's search depends on: ranks, multicast, reduction in the network, transport.
-type Asked = (u32, bool, bool, Transport);
+/// What NCCL's search depends on: the GPUs of its ranks, multicast, reduction in the network, transport.
+type Asked = (Vec<VertexId>, bool, bool, Transport);
 
 /// The graphs that NCCL finds, and in which order its channels visit ranks.
 type Found = (Arc<Graphs>, Arc<Order>);
@@ -73,25 +63,24 @@ impl<'a> Predictor<'a> {
         let tuner = Tuner::of(topology);
         let given = Given::default();
         let nodes = search::Known::default();
-        let (found, proofs, grounds, together) =
-            (Mutex::default(), Proofs::default(), Grounds::default(), Mutex::default());
+        let (found, grounds, together) = (Arc::default(), Arc::default(), Mutex::default());
         let (parts, teller) = (Parts::default(), Teller::default());
-        Self { topology, profile, tuner, given, nodes, found, proofs, grounds, together, parts, teller }
+        Self { topology, profile, tuner, given, nodes, found, grounds, together, parts, teller }
     }
 
-    /// Predicts on a view of the machine, with what is known of its nodes.
+    /// Predicts on a view or a part of the machine, with what is known of its nodes; of a view, with its routes too.
     pub fn on<'v>(&self, view: &'v Topology) -> Predictor<'v>
     where
         'a: 'v,
     {
-        let (nodes, proofs) = (self.nodes.clone(), self.proofs.clone());
-        Predictor { nodes, proofs, ..Predictor::new(view, self.profile).with_tuner(self.tuner.clone()) }
-    }
-
-    /// With what others have proved, and will.
-    #[must_use]
-    pub fn with_proofs(self, proofs: &Proofs) -> Self {
-        Self { proofs: proofs.clone(), ..self }
+        let nodes = self.nodes.clone();
+        let alone = Predictor { nodes, ..Predictor::new(view, self.profile).with_tuner(self.tuner.clone()) };
+        if !view.is_view_of(self.topology) {
+            return alone;
+        }
+        let grounds = self.grounds.clone();
+        let found = if self.given == Given::default() { self.found.clone() } else { Arc::default() };
+        Predictor { grounds, found, ..alone }
     }
 
     /// Tells somebody how far its simulations are; not those of predictors on views of the machine.
@@ -129,7 +118,7 @@ impl<'a> Predictor<'a> {
     /// With graphs that are given (`NCCL_GRAPH_FILE`).
     #[must_use]
     pub fn with_graphs(self, given: Given) -> Self {
-        Self { given, found: Mutex::default(), ..self }
+        Self { given, found: Arc::default(), ..self }
     }
 
     /// The graphs that NCCL finds for the first `ranks` GPUs.
@@ -144,16 +133,18 @@ impl<'a> Predictor<'a> {
 
     fn found(&self, ranks: u32, settings: &Settings) -> Found {
         let options = Options::new(self.topology, &settings.nccl, settings.transport, Given::default());
-        let asked = (ranks, options.multicast, options.collnet, options.transport);
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: Vec<Rank> = (0..ranks.min(self.topology.ranks())).map(Rank).collect();
+        let gpus = all.iter().map(|&rank| self.topology.gpu_of(rank)).collect();
+        let asked = (gpus, options.multicast, options.collnet, options.transport);
+        let place = self.found.lock().unwrap_or_else(PoisonError::into_inner).entry(asked).or_default().clone();
         let search = || {
-            let all: Vec<Rank> = (0..ranks.min(self.topology.ranks())).map(Rank).collect();
             let options = Options { given: self.given.clone(), ..options };
             let graphs = search::graphs_of(self.topology, &all, &options, &self.nodes);
             let order = order_by(self.topology, &graphs, &settings.transport);
             (Arc::new(graphs), Arc::new(order))
         };
-        found.entry(asked).or_insert_with(search).clone()
+        // Others may ask for other GPUs meanwhile.
+        place.get_or_init(search).clone()
     }
 
     /// The version of NCCL whose rules hold: the user's, the machine's, or the newest known.

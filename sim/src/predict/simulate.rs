@@ -119,7 +119,7 @@ impl Predictor<'_> {
         let proof = predictors[0].prove(schedule)?;
         let _turn = turn(&schedules);
         let laid = (views.iter().zip(&schedules))
-            .map(|(view, schedule)| lay(view, self.profile, &settings.transport, schedule))
+            .map(|(view, schedule)| lay_known(view, self.profile, &settings.transport, schedule, &self.grounds))
             .collect::<Result<Vec<_>, _>>()?;
         let mut laid = join(laid, false);
         // Groups on hosts that are alike run alike: once.

@@ -1,5 +1,7 @@
 //! Patterns: what is proved of a schedule that is too long to be proved itself.
 
+use std::sync::Arc;
+
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
@@ -63,7 +65,7 @@ impl Form {
 pub struct Pattern {
     call: Call,
     plan: Plan,
-    order: Order,
+    order: Arc<Order>,
 }
 
 impl Pattern {
@@ -103,6 +105,13 @@ impl Pattern {
         Ok(Some(smallest.unwrap_or(whole)))
     }
 
+    /// All of a schedule, which is then its own twin. `None` for schedules of strangers, and for counts by pair, which are as
+    /// many as the pairs.
+    pub(crate) fn itself(schedule: &Schedule) -> Option<Self> {
+        let order = schedule.order.clone().filter(|_| schedule.call.counts.is_none())?;
+        Some(Self { call: schedule.call.clone(), plan: schedule.plan, order })
+    }
+
     /// That among the ranks `kept`, in ascending order.
     fn among(kept: &[u32], call: &Call, plan: &Plan, order: &Order) -> Self {
         let (order, from_ranks) = (order.among(kept), call.ranks as usize);
@@ -137,7 +146,7 @@ impl Pattern {
             let pairs = kept.iter().flat_map(|&from| kept.iter().map(move |&to| pair(from, to)));
             call.counts = Some(pairs.map(|pair| counts[pair].min(call.count)).collect());
         }
-        Self { call, plan, order }
+        Self { call, plan, order: Arc::new(order) }
     }
 
     /// The twin.
@@ -356,7 +365,7 @@ mod tests {
         let order = order(96, 4);
         for (algorithm, each) in [(Algorithm::CollnetDirect, 8), (Algorithm::Ring, 4)] {
             let schedule = made(&all_reduce(96), algorithm, Protocol::Simple, Version::NEWEST, &order);
-            let hosts = Pattern::of(&schedule).unwrap().unwrap().order.hosts;
+            let hosts = Pattern::of(&schedule).unwrap().unwrap().order.hosts.clone();
             assert_eq!(hosts.iter().map(Vec::len).collect::<Vec<_>>(), vec![each; 16 / each], "{algorithm}");
         }
     }

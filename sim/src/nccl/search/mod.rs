@@ -15,7 +15,7 @@ mod paths;
 mod speeds;
 mod system;
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use rustc_hash::FxHashMap;
 
@@ -57,6 +57,21 @@ type Place = Arc<OnceLock<Arc<Searched>>>;
 #[derive(Clone, Debug, Default)]
 pub struct Known(Arc<Mutex<FxHashMap<Asked, Place>>>);
 
+/// Nodes of all machines that were searched in this process.
+static ALL: LazyLock<Mutex<FxHashMap<Asked, Place>>> = LazyLock::new(Mutex::default);
+/// How many of them are remembered, at some 10 KB each.
+const MOST_KNOWN: usize = 4096;
+
+/// Where the graphs of a node are, whichever machine it is of.
+fn place(asked: &Asked) -> Place {
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    match all.get(asked) {
+        Some(known) => Arc::clone(known),
+        None if all.len() >= MOST_KNOWN => Place::default(),
+        None => Arc::clone(all.entry(asked.clone()).or_default()),
+    }
+}
+
 impl Known {
     /// How many nodes were searched.
     pub fn nodes(&self) -> usize {
@@ -65,8 +80,10 @@ impl Known {
 
     fn search(&self, system: &System, options: &Options, told: &str) -> Arc<Searched> {
         let asked = (system.key(), told.to_owned());
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = Arc::clone(known.entry(asked).or_insert_with_key(place));
+        drop(known);
         // Others may look for other nodes meanwhile; who looks for this one waits.
-        let place = Arc::clone(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(asked).or_default());
         Arc::clone(place.get_or_init(|| Arc::new(search(system, options))))
     }
 }

@@ -216,7 +216,7 @@ impl System {
         let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let mut key = vec![self.vendor as u32, u32::from(self.inter), small(self.kinds.len()), small(self.gpus.len())];
         key.extend(self.kinds.iter().map(|&k| k as u32));
-        key.extend(self.gpus.iter().flat_map(|g| [g.number, g.capability]));
+        key.extend(self.gpus.iter().flat_map(|g| [small(g.node), g.number, g.capability]));
         for net in &self.nets {
             key.extend([small(net.node), net.nic, net.bw.to_bits(), net.latency.to_bits(), u32::from(net.gdr)]);
         }
