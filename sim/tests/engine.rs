@@ -575,6 +575,46 @@ fn steady_calls_are_extended_right() {
     assert!(shorter > sample.of(20), "{shorter}");
 }
 
+/// Goal: where the second and the third round of a loop take the same time, to 0.5%, so does each of eight: such loops of long
+/// calls are forecast from three rounds.
+/// Method: 16 hosts, one link of them slow, so that ranks end apart; the mean of the last four of eight rounds.
+#[test]
+fn three_rounds_of_a_steady_call_tell_what_eight_do() {
+    let slow = with_links(&cluster(16, 2, 2), |id, link| if id == 100 { at_percent(link, 40) } else { link });
+    let mut steady = 0;
+    for (collective, algorithm, count) in [
+        (Collective::AllReduce, Algorithm::Ring, 500_000),
+        (Collective::AllReduce, Algorithm::Tree, 500_000),
+        (Collective::AllReduce, Algorithm::NvlsTree, 500_000),
+        (Collective::AllGather, Algorithm::Pat, 40_000),
+        (Collective::Broadcast, Algorithm::Ring, 500_000),
+    ] {
+        let case = Case {
+            channels: 4,
+            count,
+            chunk_grains: 256,
+            ..Case::new(collective, algorithm, Protocol::Simple, slow.ranks())
+        };
+        let schedule = case.schedule(&slow);
+        let laid = lay(&slow, &prior(), &Transport::default(), &schedule).unwrap();
+        let mut instance = fold(&laid.instance).instance;
+        let mut ends = |rounds: u32| -> Vec<f64> {
+            for kernel in &mut instance.kernels {
+                (kernel.rounds, kernel.gap) = (rounds, SimDuration(5_000_000));
+            }
+            run_steady(&instance).unwrap().round_ends.iter().map(|end| end.0 as f64).collect()
+        };
+        let (three, eight) = (ends(3), ends(8));
+        let (second, third, mean) = (three[1] - three[0], three[2] - three[1], (eight[7] - eight[3]) / 4.0);
+        println!("{collective} {algorithm}: {second} {third}, of eight {mean}");
+        if (second / third - 1.0).abs() <= 0.005 {
+            assert!((third / mean - 1.0).abs() < 0.01, "{collective} {algorithm}: {third} {mean}");
+            steady += 1;
+        }
+    }
+    assert!(steady >= 3, "{steady}");
+}
+
 /// Goal: a large ring whose middle steps are left out takes as long as one that is run in full, and carries as much.
 /// Method: both, on folded machines, one switch and hosts of 4, units of hosts, with a slow link too, in one round and in
 /// several with a ragged end; times to the picosecond.

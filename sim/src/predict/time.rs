@@ -11,7 +11,7 @@ use crate::bounds::{Bound, check_loads};
 use crate::collective::{Launch, Protocol};
 use crate::domain::Beyond;
 use crate::engine::flows::WEIGHT_ONE;
-use crate::engine::{EngineError, Instance, Outcome};
+use crate::engine::{EngineError, Instance, Outcome, WORK_PER_SECOND};
 use crate::network::{ResourceName, smallest_latency};
 use crate::profile::{Profile, Spread};
 use crate::units::{SimDuration, SimTime};
@@ -121,6 +121,12 @@ pub(super) fn check_possible(
 /// Rounds simulated of a timed loop; from then on each takes as long as the last half of them on average (where a FIFO
 /// holds several calls, they end in groups).
 pub(super) const ROUNDS: u32 = 8;
+/// Rounds of the loop of a long call, where the last two of them take the same time.
+const FEW_ROUNDS: u32 = 3;
+/// A long call: [`Outcome::work`] of about 50 ms. That of its loop is [`ROUNDS`] times as much.
+const LONG: u64 = WORK_PER_SECOND / 20;
+/// Two rounds take the same time if they differ by less than this part of it.
+const SAME: u64 = 200;
 
 /// How to run an instance.
 pub(super) type Runner<'r> = dyn Fn(&Instance<'_>) -> Result<Outcome, EngineError> + 'r;
@@ -143,10 +149,20 @@ pub(super) fn kernel_time(
         return Ok(kernel);
     }
     let mut instance = instance.clone();
-    for kernel in &mut instance.kernels {
-        (kernel.rounds, kernel.gap) = (rounds, ends);
-    }
-    let outcome = run(&instance)?;
+    let mut repeated = |rounds: u32| {
+        for kernel in &mut instance.kernels {
+            (kernel.rounds, kernel.gap) = (rounds, ends);
+        }
+        run(&instance)
+    };
+    let few = match outcome.work >= LONG && rounds > FEW_ROUNDS {
+        true => Some(repeated(FEW_ROUNDS)?).filter(|outcome| is_steady(&outcome.round_ends)),
+        false => None,
+    };
+    let (rounds, outcome) = match few {
+        Some(few) => (FEW_ROUNDS, few),
+        None => (rounds, repeated(rounds)?),
+    };
     let half = rounds / 2;
     let round_ends = outcome.round_ends.iter().rev();
     let (Some(last), Some(before)) = (round_ends.clone().next(), round_ends.clone().nth(half as usize)) else {
@@ -159,6 +175,13 @@ pub(super) fn kernel_time(
     let end = outcome.last_ends.first().filter(|_| settings.timing.of_rank_0).unwrap_or(last);
     let each = (u128::from(end.0 + ends.0) + rest) / u128::from(calls);
     Ok(SimDuration(u64::try_from(each).unwrap_or(u64::MAX)))
+}
+
+/// Whether the last two rounds take the same time.
+fn is_steady(ends: &[SimTime]) -> bool {
+    let [.., first, second, third] = ends else { return false };
+    let (one, other) = (second.0 - first.0, third.0 - second.0);
+    one.abs_diff(other) <= other / SAME
 }
 
 /// The share of each resource's capacity that a run of `time` used.
