@@ -17,6 +17,8 @@ use crate::work::Routing;
 /// Members of a group that are simulated at most. Of a larger group two smaller ones are, and what the one takes longer
 /// than the other is added for each step more: each step of a ring, and each level of a tree, does the same.
 const MEMBERS: u64 = 64;
+/// The same where many layouts are compared: a call over a quarter of the ranks takes a fifth of the time to simulate.
+const FEW_MEMBERS: u64 = 16;
 
 /// Where a group's members are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -62,7 +64,8 @@ pub struct Calls<'a> {
     sms: u32,
     settings: Settings,
     host: u64,
-    known: Mutex<HashMap<(Shape, Exchange, u64), Cost>>,
+    /// By shape, exchange and bytes, and how many members were simulated.
+    known: Mutex<HashMap<(Shape, Exchange, u64, u64), Cost>>,
 }
 
 impl<'a> Calls<'a> {
@@ -86,33 +89,40 @@ impl<'a> Calls<'a> {
     /// # Errors
     /// A call that the machine cannot do.
     pub fn cost(&self, shape: Shape, exchange: Exchange, bytes: u64) -> Result<Option<Cost>, PredictError> {
+        self.cost_of(shape, exchange, bytes, MEMBERS)
+    }
+
+    /// The same from a group of so many members at most.
+    fn cost_of(&self, shape: Shape, exchange: Exchange, bytes: u64, most: u64) -> Result<Option<Cost>, PredictError> {
         if shape.size <= 1 || bytes == 0 {
             return Ok(None);
         }
-        let key = (shape, exchange, bytes);
+        let most = most.min(shape.size);
+        let key = (shape, exchange, bytes, most);
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cost) = known().get(&key) {
             return Ok(Some(*cost));
         }
-        let cost = match shape.size <= MEMBERS || exchange == Exchange::Shift {
-            true => self.simulated(Shape { size: shape.size.min(MEMBERS), ..shape }, exchange, (bytes, shape.size))?,
-            false => self.extended(shape, exchange, bytes)?,
+        let cost = match shape.size <= most || exchange == Exchange::Shift {
+            true => self.simulated(Shape { size: most, ..shape }, exchange, (bytes, shape.size))?,
+            false => self.extended(shape, exchange, bytes, most)?,
         };
         known().insert(key, cost);
         Ok(Some(cost))
     }
 
-    /// The same between bytes of powers of two by a straight line: for comparing many layouts.
+    /// The same between bytes of powers of two by a straight line, from fewer members: for comparing many layouts.
     ///
     /// # Errors
     /// As of [`Calls::cost`].
     pub fn rough(&self, shape: Shape, exchange: Exchange, bytes: u64) -> Result<Option<Cost>, PredictError> {
         let below = bytes.checked_ilog2().map_or(0, |log| 1 << log);
-        let Some(low) = self.cost(shape, exchange, below)? else { return Ok(None) };
+        let of = |bytes| self.cost_of(shape, exchange, bytes, FEW_MEMBERS);
+        let Some(low) = of(below)? else { return Ok(None) };
         if below == bytes {
             return Ok(Some(low));
         }
-        let Some(high) = self.cost(shape, exchange, below.saturating_mul(2))? else { return Ok(Some(low)) };
+        let Some(high) = of(below.saturating_mul(2))? else { return Ok(Some(low)) };
         let along = (bytes - below) as f64 / below as f64;
         let between = |a: f64, b: f64| a + (b - a) * along;
         Ok(Some(Cost {
@@ -124,9 +134,9 @@ impl<'a> Calls<'a> {
     }
 
     /// In a group of more members than are simulated.
-    fn extended(&self, shape: Shape, exchange: Exchange, bytes: u64) -> Result<Cost, PredictError> {
+    fn extended(&self, shape: Shape, exchange: Exchange, bytes: u64, many: u64) -> Result<Cost, PredictError> {
         let of = |size: u64, bytes: u64| self.simulated(Shape { size, ..shape }, exchange, (bytes.max(1), shape.size));
-        let (few, many) = (MEMBERS / 2, MEMBERS);
+        let few = many / 2;
         let whole = of(many, bytes)?;
         let tree = matches!(
             whole.algorithm,
