@@ -4,9 +4,11 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use common::collcast;
 
@@ -17,12 +19,33 @@ fn folder() -> (tempfile::TempDir, impl Fn(&str) -> String) {
     (folder, move |name: &str| path.join(name).display().to_string())
 }
 
-/// The arguments, and a page at a path.
-fn page(args: &str, path: &str) -> String {
-    let args: Vec<&str> = args.split(' ').chain(["--report", path]).collect();
-    let (code, _, err) = collcast(&args);
-    assert!(code <= 1 && err.contains("open it in a browser"), "{args:?}: {err}");
-    std::fs::read_to_string(path).unwrap()
+/// The page of a command, run once for all tests.
+fn page(args: &str) -> Arc<String> {
+    static PAGES: LazyLock<Mutex<BTreeMap<String, Arc<OnceLock<Arc<String>>>>>> = LazyLock::new(Mutex::default);
+    let place = Arc::clone(PAGES.lock().unwrap().entry(args.to_owned()).or_default());
+    Arc::clone(place.get_or_init(|| Arc::new(made(args, None))))
+}
+
+/// A page as a command writes it in a folder of its own, with the same names of files; on so many threads.
+fn made(args: &str, threads: Option<&str>) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["tests", "examples"] {
+        std::os::unix::fs::symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join(name), folder.path().join(name)).unwrap();
+    }
+    let run = |args: &str| {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_collcast"));
+        common::without_own(&mut run).args(args.split(' ')).current_dir(folder.path());
+        run.envs(threads.map(|threads| ("RAYON_NUM_THREADS", threads)));
+        run.env("COLLCAST_PROFILES", "").env("COLLCAST_CONFIG", "").output().unwrap()
+    };
+    if args.starts_with("check") {
+        run("check examples/check/before.toml --baseline accepted.toml --update");
+    }
+    let out = run(&format!("{args} --report page.html"));
+    let said = String::from_utf8_lossy(&out.stderr);
+    let wrote = matches!(out.status.code(), Some(0 | 1)) && said.contains("open it in a browser");
+    assert!(wrote, "{args}: {said}");
+    std::fs::read_to_string(folder.path().join("page.html")).unwrap()
 }
 
 /// The pictures of a page.
@@ -74,9 +97,8 @@ const COMMANDS: [(&str, &[&str]); 9] = [
 /// Goal: every command has a page with the answer, its pictures and the command that makes it again.
 #[test]
 fn commands_write_pages() {
-    let (_folder, at) = folder();
     for (args, headings) in COMMANDS {
-        let page = page(args, &at("page.html"));
+        let page = page(args);
         for part in [&format!("collcast {args}"), "<h1", "Where it comes from", "</html>"] {
             assert!(page.contains(part), "{args}: {part}");
         }
@@ -87,7 +109,7 @@ fn commands_write_pages() {
     }
 }
 
-/// Goal: two runs write the same bytes, on 1, 2 and 8 threads: every page but that of `bench`, which measures.
+/// Goal: runs write the same bytes, on 1, 8 and all cores' threads: every page but that of `bench`, which measures.
 #[test]
 fn pages_are_the_same_each_time() {
     let more = [
@@ -101,27 +123,8 @@ fn pages_are_the_same_each_time() {
         "simulate dgx-h100 --nodes 4 --group 64K*8",
     ];
     for args in COMMANDS.iter().map(|command| command.0).chain(more).filter(|args| !args.starts_with("bench")) {
-        let with = |threads: &str| {
-            // The same names of files, in a folder of its own.
-            let folder = tempfile::tempdir().unwrap();
-            for name in ["tests", "examples"] {
-                let there = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
-                std::os::unix::fs::symlink(there, folder.path().join(name)).unwrap();
-            }
-            let run = |args: &str| {
-                let mut run = Command::new(env!("CARGO_BIN_EXE_collcast"));
-                common::without_own(&mut run).args(args.split(' ')).current_dir(folder.path());
-                run.env("RAYON_NUM_THREADS", threads).env("COLLCAST_PROFILES", "").env("COLLCAST_CONFIG", "");
-                run.stderr(Stdio::null()).stdout(Stdio::null()).status().unwrap()
-            };
-            if args.starts_with("check") {
-                run("check examples/check/before.toml --baseline accepted.toml --update");
-            }
-            run(&format!("{args} --report page.html"));
-            std::fs::read(folder.path().join("page.html")).unwrap_or_else(|error| panic!("{args}: {error}"))
-        };
-        let first = with("1");
-        assert!(["2", "8", "8"].into_iter().all(|threads| with(threads) == first), "{args}");
+        let first = page(args);
+        assert!(["1", "8"].into_iter().all(|threads| made(args, Some(threads)) == *first), "{args}");
     }
 }
 
@@ -221,9 +224,9 @@ fn ten_thousand_rows_are_a_page() {
 #[test]
 fn results_in_json_have_the_same_pictures() {
     let (_folder, at) = folder();
-    let [json, tune, other] = ["sweep.json", "tune.json", "all.html"].map(&at);
+    let [json, tune, other] = ["sweep.json", "tune.json", "all.html"].map(at);
     let sweep = "sweep dgx-h100 --nodes 4 -s 64K:64M:4 --algorithm auto,ring,tree";
-    let own = page(sweep, &at("own.html"));
+    let own = page(sweep);
     let words = |args: &str| args.split(' ').map(str::to_owned).collect::<Vec<_>>();
     for (args, path) in [(sweep, &json), ("tune dgx-h100 --nodes 2 -s 1M:64M:4", &tune)] {
         let mut args = words(args);
@@ -299,7 +302,7 @@ fn a_browser_shows_pages() {
         format!("<script type=\"text/plain\" id=\"axe\">{}</script>", source.replace("</", "<\\/"))
     });
     for (index, (args, _)) in COMMANDS.iter().enumerate() {
-        let page = page(args, &at("page.html"));
+        let page = page(args);
         let quoted = page.replace('&', "&amp;").replace('"', "&quot;");
         let frames: String = [375, 1200]
             .map(|wide| format!("<iframe width=\"{wide}\" height=\"900\" srcdoc=\"{quoted}\"></iframe>"))
