@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 
 use common::collcast;
 
@@ -20,10 +20,10 @@ fn folder() -> (tempfile::TempDir, impl Fn(&str) -> String) {
 }
 
 /// The page of a command, run once for all tests.
-fn page(args: &str) -> Arc<String> {
-    static PAGES: LazyLock<Mutex<BTreeMap<String, Arc<OnceLock<Arc<String>>>>>> = LazyLock::new(Mutex::default);
-    let place = Arc::clone(PAGES.lock().unwrap().entry(args.to_owned()).or_default());
-    Arc::clone(place.get_or_init(|| Arc::new(made(args, None))))
+fn page(args: &str) -> &'static str {
+    static PAGES: Mutex<BTreeMap<String, &'static OnceLock<String>>> = Mutex::new(BTreeMap::new());
+    let place = *PAGES.lock().unwrap().entry(args.to_owned()).or_insert_with(|| Box::leak(Box::default()));
+    place.get_or_init(|| made(args, None))
 }
 
 /// A page as a command writes it in a folder of its own, with the same names of files; on so many threads.
@@ -124,7 +124,7 @@ fn pages_are_the_same_each_time() {
     ];
     for args in COMMANDS.iter().map(|command| command.0).chain(more).filter(|args| !args.starts_with("bench")) {
         let first = page(args);
-        assert!(["1", "8"].into_iter().all(|threads| made(args, Some(threads)) == *first), "{args}");
+        assert!(["1", "8"].into_iter().all(|threads| made(args, Some(threads)) == first), "{args}");
     }
 }
 
@@ -238,7 +238,7 @@ fn results_in_json_have_the_same_pictures() {
     let (code, _, err) = collcast(&["report", &json, &tune, "-o", &other]);
     assert_eq!(code, 0, "{err}");
     let all = std::fs::read_to_string(&other).unwrap();
-    let (own, all) = (pictures(&own), pictures(&all));
+    let (own, all) = (pictures(own), pictures(&all));
     assert!(own.len() >= 3 && all.len() > own.len() && all[..own.len()] == own[..]);
 }
 
