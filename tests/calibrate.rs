@@ -297,8 +297,7 @@ fn files_are_held_back_one_by_one() {
     }
 }
 
-/// The mean error on measured rows of a profile that was fitted to others: 4 KiB, 64 KiB, 1 MiB and
-/// 16 MiB in graphs, and from 1 MiB up in other launch modes too.
+/// The mean error on measured rows of a profile that was fitted to others: 4 KiB, 64 KiB, 1 MiB and 16 MiB in graphs.
 fn transferred(seen: impl Fn(&[&str]) -> bool, unseen: impl Fn(&[&str]) -> bool) -> (usize, f64) {
     let text = std::fs::read_to_string("tests/data/h200x4/nccl.csv").unwrap();
     let (header, rows) = text.split_once('\n').unwrap();
@@ -308,13 +307,7 @@ fn transferred(seen: impl Fn(&[&str]) -> bool, unseen: impl Fn(&[&str]) -> bool)
             let row: Vec<&str> = line.split(',').collect();
             let size: u64 = row[10].parse().unwrap();
             let (sparse, bare) = (size.ilog2().is_multiple_of(4), row[6..9].iter().all(|set| set.is_empty()));
-            let big = size >= 1 << 20;
-            sparse
-                && bare
-                && row[14] == "0"
-                && (4096..=16 << 20).contains(&size)
-                && (row[5] == "graph" || big)
-                && wanted(&row)
+            sparse && bare && row[14] == "0" && (4096..=16 << 20).contains(&size) && row[5] == "graph" && wanted(&row)
         });
         let path = folder.path().join(name).display().to_string();
         std::fs::write(&path, [header].into_iter().chain(kept).collect::<Vec<_>>().join("\n")).unwrap();

@@ -17,7 +17,7 @@ use crate::work::Routing;
 /// Members of a group that are simulated at most. Of a larger group two smaller ones are, and what the one takes longer
 /// than the other is added for each step more: each step of a ring, and each level of a tree, does the same.
 const MEMBERS: u64 = 64;
-/// The same where many layouts are compared: a call over a quarter of the ranks takes a fifth of the time to simulate.
+/// The same where many layouts are compared: most of a search is spent on simulating calls.
 const FEW_MEMBERS: u64 = 16;
 
 /// Where a group's members are.
@@ -347,6 +347,26 @@ mod tests {
             let [there, back] = published;
             assert!(rate < there && rate > back * 0.67, "{hosts} hosts: {rate:.1} GB/s for {published:?}");
         }
+    }
+
+    /// Goal: what a call takes does not depend on which were asked for before, though they share routes, graphs and connections.
+    /// Method: groups with other members and sizes by other protocols, one after the other and each on its own.
+    #[test]
+    fn calls_do_not_depend_on_earlier_ones() {
+        let asked = || {
+            let shapes = [(8, 1), (4, 2), (2, 8), (4, 1), (4, 8), (8, 1)];
+            let shapes = shapes.map(|(size, stride)| Shape { size, stride });
+            let all = [Collective::AllReduce, Collective::AllGather].map(Exchange::Collective);
+            shapes.into_iter().flat_map(move |shape| all.map(|exchange| (shape, exchange)))
+        };
+        on(4, |shared| {
+            for bytes in [64 << 10, 2 << 20, 64 << 20] {
+                for (shape, exchange) in asked() {
+                    let alone = on(4, |calls| calls.cost(shape, exchange, bytes).unwrap());
+                    assert_eq!(shared.cost(shape, exchange, bytes).unwrap(), alone, "{shape:?} {exchange:?} {bytes}");
+                }
+            }
+        });
     }
 
     /// Goal: a call of a size between two powers of two lies between them.

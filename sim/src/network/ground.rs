@@ -21,10 +21,8 @@ use crate::topology::Topology;
 
 /// Connections that are remembered, at 0.3 KB each.
 const MOST: usize = 300_000;
-/// Ways of a communicator that are remembered, at 0.1 KB each.
-const MOST_ROADS: usize = 100_000;
-/// Communicators whose ways are remembered.
-const MOST_PLACED: usize = 256;
+/// Ways between GPUs, NICs and switches that are remembered, at 0.1 KB each.
+const MOST_WAYS: usize = 1_000_000;
 
 /// Connections with what they take, and how calls over them fold.
 #[derive(Debug, Default)]
@@ -129,8 +127,25 @@ struct Laid {
     grounds: FxHashMap<u64, Arc<Ground>>,
     /// Connections of all of them.
     kept: usize,
-    /// Nobody else's while a call is laid, so each core has some.
+    /// By communicator: who lays a call takes one, and puts it back.
     roads: FxHashMap<Placed, Vec<Roads>>,
+    /// Ways of all of them.
+    ways: usize,
+}
+
+impl Laid {
+    fn take(&mut self, placed: Placed) -> Roads {
+        let roads = self.roads.get_mut(&placed).and_then(Vec::pop).unwrap_or_default();
+        self.ways -= roads.count();
+        roads
+    }
+
+    fn put_back(&mut self, placed: Placed, roads: Roads) {
+        if self.ways + roads.count() <= MOST_WAYS {
+            self.ways += roads.count();
+            self.roads.entry(placed).or_default().push(roads);
+        }
+    }
 }
 
 impl Grounds {
@@ -148,14 +163,12 @@ impl Grounds {
         if let Some(known) = all().grounds.get(&key) {
             return Ok(known.clone());
         }
-        let roads = all().roads.get_mut(&placed).and_then(Vec::pop).unwrap_or_default();
+        let roads = all().take(placed);
         let router = router(topology, transport, schedule).with_roads(roads);
         let (ground, roads) = Ground::lay(router, profile, schedule, wiring, None)?;
         let ground = Arc::new(ground);
         let mut all = all();
-        if roads.count() <= MOST_ROADS && (all.roads.len() < MOST_PLACED || all.roads.contains_key(&placed)) {
-            all.roads.entry(placed).or_default().push(roads);
-        }
+        all.put_back(placed, roads);
         let conns = wiring.conns.len();
         if all.kept + conns <= MOST && all.grounds.insert(key, ground.clone()).is_none() {
             all.kept += conns;

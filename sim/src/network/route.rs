@@ -93,7 +93,7 @@ pub(super) struct Roads {
 }
 
 impl Roads {
-    /// How many there are.
+    /// How many ways there are.
     pub(super) fn count(&self) -> usize {
         self.fabric.len() + self.inside.len() + self.out.len()
     }
