@@ -109,7 +109,7 @@ fn commands_write_pages() {
     }
 }
 
-/// Goal: runs write the same bytes, on 1, 8 and all cores' threads: every page but that of `bench`, which measures.
+/// Goal: runs write the same bytes, on 1, 2, 8 and as many threads as cores: every page but that of `bench`, which measures.
 #[test]
 fn pages_are_the_same_each_time() {
     let more = [
@@ -124,7 +124,7 @@ fn pages_are_the_same_each_time() {
     ];
     for args in COMMANDS.iter().map(|command| command.0).chain(more).filter(|args| !args.starts_with("bench")) {
         let first = page(args);
-        assert!(["1", "8"].into_iter().all(|threads| made(args, Some(threads)) == first), "{args}");
+        assert!(["1", "2", "8"].into_iter().all(|threads| made(args, Some(threads)) == first), "{args}");
     }
 }
 
