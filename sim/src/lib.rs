@@ -19,6 +19,7 @@ pub mod engine;
 pub mod hash;
 pub mod ids;
 pub mod measurement;
+mod memo;
 pub mod nccl;
 pub mod network;
 pub mod predict;

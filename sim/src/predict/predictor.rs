@@ -1,7 +1,7 @@
 //! What predicts calls on one machine, and what it knows of NCCL there.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHashMap;
 
@@ -14,6 +14,7 @@ use crate::collective::Launch;
 use crate::domain::{Beyond, Reason};
 use crate::engine::Teller;
 use crate::ids::{Rank, VertexId};
+use crate::memo::Memo;
 use crate::nccl::search::{self, Given, Options};
 use crate::nccl::{Graphs, Plan, Transport, Tuner, Version};
 use crate::network::{Grounds, order_by};
@@ -33,7 +34,7 @@ pub struct Predictor<'a> {
     /// Nodes that were searched, of this machine and of views of it.
     pub(super) nodes: search::Known,
     /// What NCCL finds, by what it depends on: on the machine and on views of it.
-    found: Arc<Mutex<FxHashMap<Asked, Arc<OnceLock<Found>>>>>,
+    found: Arc<Memo<Asked, Found>>,
     /// Connections of earlier calls, on the machine and on views of it.
     pub(super) grounds: Arc<Grounds>,
     /// Calls of groups together, by what decides how they run.
@@ -136,15 +137,12 @@ impl<'a> Predictor<'a> {
         let all: Vec<Rank> = (0..ranks.min(self.topology.ranks())).map(Rank).collect();
         let gpus = all.iter().map(|&rank| self.topology.gpu_of(rank)).collect();
         let asked = (gpus, options.multicast, options.collnet, options.transport);
-        let place = self.found.lock().unwrap_or_else(PoisonError::into_inner).entry(asked).or_default().clone();
-        let search = || {
+        self.found.get(asked, || {
             let options = Options { given: self.given.clone(), ..options };
             let graphs = search::graphs_of(self.topology, &all, &options, &self.nodes);
             let order = order_by(self.topology, &graphs, &settings.transport);
             (Arc::new(graphs), Arc::new(order))
-        };
-        // Others may ask for other GPUs meanwhile.
-        place.get_or_init(search).clone()
+        })
     }
 
     /// The version of NCCL whose rules hold: the user's, the machine's, or the newest known.

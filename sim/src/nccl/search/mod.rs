@@ -15,13 +15,12 @@ mod paths;
 mod speeds;
 mod system;
 
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
-
-use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
 use super::graphs::{ChannelPath, Graph, Graphs, Pattern};
 use super::transport::CrossNic;
 use crate::ids::{Rank, VertexId};
+use crate::memo::Memo;
 use crate::topology::Topology;
 use channels::Found;
 use connect::{Member, Searched};
@@ -50,41 +49,22 @@ pub fn graphs(topology: &Topology, ranks: u32, options: &Options) -> Graphs {
 /// What the search of a node depends on: NCCL's view of it, and the options.
 type Asked = (Vec<u32>, String);
 
-/// What was found, once it is.
-type Place = Arc<OnceLock<Arc<Searched>>>;
-
 /// Nodes that were searched, each once: views of one machine have nodes that are alike.
 #[derive(Clone, Debug, Default)]
-pub struct Known(Arc<Mutex<FxHashMap<Asked, Place>>>);
+pub struct Known(Arc<Memo<Asked, Arc<Searched>>>);
 
-/// Nodes of all machines that were searched in this process.
-static ALL: LazyLock<Mutex<FxHashMap<Asked, Place>>> = LazyLock::new(Mutex::default);
-/// How many of them are remembered, at some 10 KB each.
-const MOST_KNOWN: usize = 4096;
-
-/// Where the graphs of a node are, whichever machine it is of.
-fn place(asked: &Asked) -> Place {
-    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    match all.get(asked) {
-        Some(known) => Arc::clone(known),
-        None if all.len() >= MOST_KNOWN => Place::default(),
-        None => Arc::clone(all.entry(asked.clone()).or_default()),
-    }
-}
+/// Nodes of all machines that were searched in this process, at some 10 KB each.
+static ALL: Memo<Asked, Arc<Searched>> = Memo::new(4096);
 
 impl Known {
     /// How many nodes were searched.
     pub fn nodes(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.0.len()
     }
 
     fn search(&self, system: &System, options: &Options, told: &str) -> Arc<Searched> {
         let asked = (system.key(), told.to_owned());
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = Arc::clone(known.entry(asked).or_insert_with_key(place));
-        drop(known);
-        // Others may look for other nodes meanwhile; who looks for this one waits.
-        Arc::clone(place.get_or_init(|| Arc::new(search(system, options))))
+        self.0.get(asked.clone(), || ALL.get(asked, || Arc::new(search(system, options))))
     }
 }
 
