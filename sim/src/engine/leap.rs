@@ -200,13 +200,13 @@ impl<O: Observer> Simulation<'_, '_, O> {
                 load[resource as usize] += u128::from(units) * u128::from(weight) * u128::from(times);
             }
         };
-        while let Some(slice) = cursor.next(schedule, spec.template) {
+        while let Some(span) = cursor.next_timed(schedule, spec.template) {
             match cursor.state.begun(level) - before {
                 0 => continue,
                 1 => {}
                 _ => break,
             }
-            let (step, bytes) = (&cursor.step, slice.span * spec.element);
+            let (step, bytes) = (&cursor.step, span * spec.element);
             if bytes > 0 {
                 add(bytes, &spec.uses(step, bytes, conns));
             }

@@ -39,7 +39,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use crate::schedule::wiring::{Slice, SliceCursor, UNUSED};
+use crate::schedule::wiring::{SliceCursor, UNUSED};
 use crate::units::{SimDuration, SimTime};
 use flows::{Flows, Use};
 use state::{
@@ -365,7 +365,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         let schedule = instance.schedules[spec.job as usize];
         let run = &mut self.lanes[lane as usize];
         if run.slice.is_none() {
-            run.slice = run.cursor.next(schedule, spec.template);
+            run.slice = run.cursor.next_timed(schedule, spec.template);
             if run.slice.is_none() {
                 run.phase = Phase::Done;
                 self.end_program(lane);
@@ -419,7 +419,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
             return Ok(false);
         }
         // An empty slice is handed over without the barrier and the fence that data takes.
-        let moves = run.slice.is_some_and(|slice| slice.span > 0);
+        let moves = run.slice.is_some_and(|span| span > 0);
         if moves && spec.wave > 0 && (step.src.is_some() || step.accumulate) {
             let rate = instance.resources[spec.issue.0 as usize];
             at = at.saturating_add(spec.takes(rate, spec.wave, spec.access.load).0);
@@ -526,7 +526,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         let instance = self.instance;
         let spec = &instance.lanes[lane as usize];
         let step = std::mem::take(&mut self.lanes[lane as usize].cursor.step);
-        let span = self.lanes[lane as usize].slice.map_or(0, |s| s.span);
+        let span = self.lanes[lane as usize].slice.unwrap_or(0);
         let bytes = span * spec.element;
         let uses = spec.uses(&step, bytes, &instance.conns);
         for (index, &port) in step.send.iter().enumerate() {
@@ -580,9 +580,9 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         let run = &mut self.lanes[lane as usize];
         let crossed = !run.cursor.step.recv.is_empty() || !run.cursor.step.send.is_empty();
         run.occupied = self.now.saturating_add(if crossed { spec.after.0 } else { 0 });
-        let slice = run.slice.take().unwrap_or(Slice { from: 0, count: 0, span: 0 });
+        let span = run.slice.take().unwrap_or(0);
         run.phase = Phase::Ready;
-        let bytes = slice.span * spec.element;
+        let bytes = span * spec.element;
         let step = std::mem::take(&mut run.cursor.step);
         let began = run.began;
         for &port in &step.recv {

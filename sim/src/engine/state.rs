@@ -9,7 +9,7 @@ use super::flows::Flows;
 use super::instance::{Instance, Outcome};
 use super::observe::Observer;
 use super::steady::Steady;
-use crate::schedule::wiring::{Slice, SliceCursor};
+use crate::schedule::wiring::SliceCursor;
 use crate::units::SimTime;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +50,8 @@ pub(super) struct TurnRun {
 
 pub(super) struct LaneRun {
     pub(super) cursor: SliceCursor,
-    pub(super) slice: Option<Slice>,
+    /// Elements of the slice at hand, for timing.
+    pub(super) slice: Option<u64>,
     pub(super) phase: Phase,
     /// The only wake-up that counts; others are stale.
     pub(super) wake_at: u64,

@@ -45,7 +45,13 @@ impl Uses {
 
     /// All, each with its section.
     pub fn iter(&self) -> impl Iterator<Item = (Section, Use)> + '_ {
-        Section::ALL.into_iter().flat_map(|section| self.of(section).iter().map(move |&used| (section, used)))
+        let mut section = 0;
+        self.all.iter().enumerate().map(move |(at, &used)| {
+            while usize::from(self.ends[section]) <= at {
+                section += 1;
+            }
+            (Section::ALL[section], used)
+        })
     }
 
     /// The same resources by other numbers.

@@ -148,10 +148,18 @@ impl Expr {
     }
 
     /// Its value with the given registers; overflow wraps.
+    #[inline]
     pub fn eval(&self, registers: &[i64; REGISTERS]) -> i64 {
         match self {
             Self::Const(value) => *value,
             Self::Var(var) => registers[usize::from(var.0) % REGISTERS],
+            Self::Binary(..) | Self::Table(..) => self.compute(registers),
+        }
+    }
+
+    fn compute(&self, registers: &[i64; REGISTERS]) -> i64 {
+        match self {
+            Self::Const(_) | Self::Var(_) => self.eval(registers),
             Self::Binary(operator, operands) => {
                 let (a, b) = (operands.0.eval(registers), operands.1.eval(registers));
                 match operator {
@@ -644,6 +652,16 @@ impl Template {
 
     /// Moves to the next instruction and resolves it into `step`; `false` at the end.
     pub fn next(&self, state: &mut State, step: &mut Step) -> bool {
+        self.advance::<true>(state, step)
+    }
+
+    /// [`Self::next`] for timing: offsets and exact elements of the step are 0, and so are registers that time does not
+    /// depend on.
+    pub fn next_timed(&self, state: &mut State, step: &mut Step) -> bool {
+        self.advance::<false>(state, step)
+    }
+
+    fn advance<const EXACT: bool>(&self, state: &mut State, step: &mut Step) -> bool {
         while let Some(piece) = self.flat.get(state.pc) {
             let level = self.levels[state.pc].map(|level| level as usize);
             state.pc += 1;
@@ -667,10 +685,13 @@ impl Template {
                     }
                 }
                 Flat::Let(var, value) => {
-                    state.registers[usize::from(var.0) % REGISTERS] = value.eval(&state.registers);
+                    let var = usize::from(var.0) % REGISTERS;
+                    if EXACT || self.timing[var] {
+                        state.registers[var] = value.eval(&state.registers);
+                    }
                 }
                 Flat::Op(index) => {
-                    self.resolve(*index, &state.registers, step);
+                    self.resolve::<EXACT>(*index, &state.registers, step);
                     return true;
                 }
             }
@@ -678,7 +699,7 @@ impl Template {
         false
     }
 
-    fn resolve(&self, index: usize, registers: &[i64; REGISTERS], step: &mut Step) {
+    fn resolve<const EXACT: bool>(&self, index: usize, registers: &[i64; REGISTERS], step: &mut Step) {
         let op = &self.ops[index];
         let unsigned = |e: &Expr| u64::try_from(e.eval(registers)).unwrap_or(0);
         let port = |e: &Expr| usize::try_from(e.eval(registers)).unwrap_or(usize::MAX);
@@ -688,9 +709,10 @@ impl Template {
         step.send.clear();
         step.send.extend(op.send.iter().map(port));
         step.reduce = op.reduce;
-        step.src = op.src.as_ref().map(|r| (r.buffer, unsigned(&r.offset)));
-        step.dst = op.dst.as_ref().map(|r| (r.buffer, unsigned(&r.offset)));
-        step.count = unsigned(&op.count);
+        let exact = |e: &Expr| if EXACT { unsigned(e) } else { 0 };
+        step.src = op.src.as_ref().map(|r| (r.buffer, exact(&r.offset)));
+        step.dst = op.dst.as_ref().map(|r| (r.buffer, exact(&r.offset)));
+        step.count = exact(&op.count);
         step.span = unsigned(&op.span);
         step.accumulate = op.accumulate;
         step.wait = op.wait.as_ref().map(|w| (port(&w.port), unsigned(&w.count)));

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use super::program::{State, Step};
+use super::program::{State, Step, Template};
 use super::{Conn, End, Schedule};
 use crate::ids::{ChannelId, Lane, Rank};
 
@@ -252,16 +252,32 @@ impl SliceCursor {
 
     /// The next slice; its instruction is in `self.step`. `None` at the end of the program.
     pub fn next(&mut self, schedule: &Schedule, template: usize) -> Option<Slice> {
+        let (from, to) = self.advance(schedule, template, Template::next)?;
+        let end = to.min(self.step.count);
+        Some(Slice { from, count: end.saturating_sub(from), span: to - from })
+    }
+
+    /// [`Self::next`] for timing: the number of elements, and an instruction as [`Template::next_timed`] has it.
+    pub fn next_timed(&mut self, schedule: &Schedule, template: usize) -> Option<u64> {
+        let (from, to) = self.advance(schedule, template, Template::next_timed)?;
+        Some(to - from)
+    }
+
+    #[inline]
+    fn advance(
+        &mut self,
+        schedule: &Schedule,
+        template: usize,
+        next: impl Fn(&Template, &mut State, &mut Step) -> bool,
+    ) -> Option<(u64, u64)> {
         if !self.live || self.slice == schedule.plan.slices {
-            if !schedule.templates[template].next(&mut self.state, &mut self.step) {
+            if !next(&schedule.templates[template], &mut self.state, &mut self.step) {
                 return None;
             }
             self.live = true;
             self.slice = 0;
         }
-        let (from, to) = schedule.plan.slice_of(self.step.span, self.slice);
         self.slice += 1;
-        let end = to.min(self.step.count);
-        Some(Slice { from, count: end.saturating_sub(from), span: to - from })
+        Some(schedule.plan.slice_of(self.step.span, self.slice - 1))
     }
 }
