@@ -90,6 +90,7 @@ pub mod query;
 pub mod schema;
 pub mod self_test;
 pub mod serve;
+pub mod shard;
 pub mod site;
 pub mod statistics;
 pub mod step;

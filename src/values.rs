@@ -155,7 +155,7 @@ pub fn percent(what: &str, text: &str) -> Result<f64, Error> {
 }
 
 /// `1 machine`, or `2 machines`.
-pub(crate) fn plural(count: usize, one: &str, many: &str) -> String {
+pub fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 

@@ -6,6 +6,8 @@
 //! Source: Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory,
 //! practice, and experience", CCPE 19(13), 2007, section 3 (lower bounds).
 
+use serde::{Deserialize, Serialize};
+
 use crate::call::Call;
 use crate::collective::Collective;
 use crate::ids::Rank;
@@ -13,7 +15,7 @@ use crate::topology::Topology;
 use crate::units::{PS_PER_S, SimDuration};
 
 /// A cut that bounds the time.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Bound {
     /// Time below which the collective cannot end.
     pub time: SimDuration,

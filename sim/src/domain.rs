@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::collective::{Algorithm, Launch, Protocol};
 
 /// One way in which a prediction goes beyond the measurements behind its profile.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Reason {
     /// No measurement is behind the profile of this name: its values are cited.
     Cited(String),
@@ -35,7 +37,7 @@ pub enum Reason {
 }
 
 /// All ways in which predictions go beyond their profile; none where everything was measured.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Beyond(BTreeSet<Reason>);
 
 /// Most values that a reason names.

@@ -11,16 +11,18 @@ mod judge;
 mod suite;
 mod today;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use collcast_reports::model::Input;
 use collcast_sim::collective::Collective;
+use collcast_sim::predict::Prediction;
 use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::confidence::Grounds;
 use crate::error::Error;
+use crate::shard::{self, Parts, Shard};
 use crate::validate::median_error;
 use crate::watch::Watch;
 pub(crate) use baseline::digits;
@@ -30,8 +32,8 @@ pub(crate) use finding::signed;
 pub use finding::{Cause, Finding, Kind, Versions, What};
 use judge::{Judged, judge};
 pub use suite::{MachineSpec, MeasuredSpec, Suite, Tolerance, json_schema};
-use today::Machine;
 pub use today::Picked;
+use today::{Machine, Timed};
 
 /// What is held against what.
 ///
@@ -65,6 +67,12 @@ impl Request {
         Self { suite, baseline, tolerance, strict, watch: Watch::default() }
     }
 
+    /// The same, with something that follows it.
+    #[must_use]
+    pub fn watched(self, watch: &Watch) -> Self {
+        Self { watch: watch.clone(), ..self }
+    }
+
     /// A suite file against the baseline beside it.
     ///
     /// # Errors
@@ -90,6 +98,9 @@ pub struct Asked {
     /// What is called.
     pub collectives: Vec<Collective>,
 }
+
+/// What a call of a suite takes, if NCCL does it, with the places of its machine and of the call there.
+pub type Worked = (usize, usize, Option<Prediction>);
 
 /// What became of a suite.
 #[derive(Clone, Debug, Serialize)]
@@ -146,13 +157,60 @@ impl Outcome {
 /// A machine, profile, variable or measured file that cannot be read, a call that has no forecast, or that somebody wants
 /// it to stop.
 pub fn check(request: &Request) -> Result<Outcome, Error> {
-    let Request { suite, baseline, tolerance, strict, .. } = request;
-    sound(suite)?;
-    let machines: Vec<Machine<'_>> = suite.machines.par_iter().map(Machine::load).collect::<Result<_, _>>()?;
+    check_with(request, |_| Ok(Vec::new()))
+}
+
+/// Predicts a shard of a suite: a hash of what that depends on, and what calls take, each with the places of its machine and
+/// among the calls there.
+///
+/// # Errors
+/// As of [`check`].
+pub fn part(request: &Request, shard: Shard) -> Result<(String, Vec<Worked>), Error> {
+    let machines = loaded(&request.suite)?;
     let parts = request.watch.parts(machines.len());
-    let (recorded, grounds): (Vec<Recorded>, Vec<Grounds>) = (machines.par_iter())
-        .map(|machine| {
-            let (nccl, grounds) = machine.entries()?;
+    let worked: Vec<Vec<Worked>> = (machines.par_iter().enumerate())
+        .map(|(index, machine)| {
+            let calls = machine.part(|place| shard.has(index + place))?;
+            parts.done()?;
+            Ok(calls.into_iter().map(|(place, timed)| (index, place, timed)).collect())
+        })
+        .collect::<Result<_, Error>>()?;
+    Ok((question(request, &machines), worked.into_iter().flatten().collect()))
+}
+
+/// [`check`], where parts say what calls take: see [`part`].
+///
+/// # Errors
+/// As of [`check`]; parts of another suite.
+pub fn merged(request: &Request, parts: &Parts) -> Result<Outcome, Error> {
+    check_with(request, |machines| parts.answers(&question(request, machines)))
+}
+
+/// A hash of what is asked of machines.
+fn question(request: &Request, machines: &[Machine<'_>]) -> String {
+    shard::question(machines.iter().map(|machine| &machine.site), &request.suite.machines)
+}
+
+/// The machines of a suite that can be checked.
+fn loaded(suite: &Suite) -> Result<Vec<Machine<'_>>, Error> {
+    sound(suite)?;
+    suite.machines.par_iter().map(Machine::load).collect()
+}
+
+fn check_with(
+    request: &Request,
+    known: impl FnOnce(&[Machine<'_>]) -> Result<Vec<Worked>, Error>,
+) -> Result<Outcome, Error> {
+    let Request { suite, baseline, tolerance, strict, .. } = request;
+    let machines = loaded(suite)?;
+    let mut of_machine: Vec<BTreeMap<usize, Timed>> = vec![BTreeMap::new(); machines.len()];
+    for (machine, place, timed) in known(&machines)? {
+        of_machine.get_mut(machine).into_iter().for_each(|calls| drop(calls.insert(place, timed.clone())));
+    }
+    let parts = request.watch.parts(machines.len());
+    let (recorded, grounds): (Vec<Recorded>, Vec<Grounds>) = (machines.par_iter().zip(of_machine))
+        .map(|(machine, known)| {
+            let (nccl, grounds) = machine.entries(known)?;
             parts.done()?;
             Ok((Recorded { nccl, ..machine.recorded()? }, grounds))
         })

@@ -170,8 +170,41 @@ impl<'s> Machine<'s> {
         Call::of_size(collective, self.site.topology.ranks(), Bytes(size), DataType::Float32).aligned()
     }
 
-    /// Everything that the suite asks of it, by version and collective, and what that rests on.
-    pub(super) fn entries(&self) -> Result<(Entries, Grounds), Error> {
+    /// Everything that the suite asks of it, by version and collective, and what that rests on; of some calls it is known
+    /// what they take.
+    pub(super) fn entries(&self, mut known: BTreeMap<usize, Timed>) -> Result<(Entries, Grounds), Error> {
+        self.with_jobs(|predictor, jobs, planned| {
+            let ways = ways(jobs, planned);
+            let rest = self.simulated(predictor, &ways, |place| !known.contains_key(&place))?;
+            known.extend(rest);
+            let predictions: BTreeMap<&Way, &Prediction> = (ways.iter().zip(known.values()))
+                .filter_map(|((way, _), timed)| Some((*way, timed.as_ref()?)))
+                .collect();
+            let mut entries = Entries::new();
+            for (job, planned) in jobs.iter().zip(planned) {
+                let us = planned.ways.iter().filter_map(|way| Some((way.size, predictions.get(way)?.time.as_us())));
+                let entry = Entry::new(&planned.choices, &us.collect::<Vec<_>>());
+                entries.entry(job.version.to_string()).or_default().insert(job.collective, entry);
+            }
+            let rests = jobs.iter().zip(planned).flat_map(|(job, planned)| {
+                let on = On { settings: job.settings, ..self.site.on() };
+                let of = move |p: &Prediction| Grounds::of(on, (job.collective, on.topology.ranks()), p.into());
+                planned.ways.iter().filter_map(|way| predictions.get(way).copied()).map(of).collect::<Vec<_>>()
+            });
+            Ok((entries, rests.collect()))
+        })
+    }
+
+    /// What calls of the suite take there: those at the places that are `wanted`.
+    pub(super) fn part(&self, wanted: impl Fn(usize) -> bool) -> Result<Vec<(usize, Timed)>, Error> {
+        self.with_jobs(|predictor, jobs, planned| self.simulated(predictor, &ways(jobs, planned), wanted))
+    }
+
+    /// Does something with all entries of the baseline, and what they need simulated.
+    fn with_jobs<T>(
+        &self,
+        then: impl FnOnce(&Predictor<'_>, &[Job<'_>], &[Planned]) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let told: Vec<(Version, Told)> = (self.versions.iter())
             .map(|&version| Ok((version, self.told(version, &self.run)?)))
             .collect::<Result<_, Error>>()?;
@@ -183,24 +216,7 @@ impl<'s> Machine<'s> {
         let planned: Vec<Planned> = (jobs.par_iter())
             .map(|job| self.planned(&predictor, job).map_err(|error| self.named(job, error)))
             .collect::<Result<_, _>>()?;
-        let predictions = self.predictions(&predictor, &jobs, &planned)?;
-        let mut entries = Entries::new();
-        for (job, planned) in jobs.iter().zip(&planned) {
-            let us = planned.ways.iter().filter_map(|way| Some((way.size, predictions[way].as_ref()?.time.as_us())));
-            let entry = Entry::new(&planned.choices, &us.collect::<Vec<_>>());
-            entries.entry(job.version.to_string()).or_default().insert(job.collective, entry);
-        }
-        let rests = jobs.iter().zip(&planned).flat_map(|(job, planned)| {
-            let of = |p: &Prediction| {
-                Grounds::of(
-                    On { settings: job.settings, ..self.site.on() },
-                    (job.collective, self.site.topology.ranks()),
-                    p.into(),
-                )
-            };
-            planned.ways.iter().filter_map(|way| predictions[way].as_ref()).map(of).collect::<Vec<_>>()
-        });
-        Ok((entries, rests.collect()))
+        then(&predictor, &jobs, &planned)
     }
 
     /// An error of one job, with the way out.
@@ -233,27 +249,36 @@ impl<'s> Machine<'s> {
         })
     }
 
-    /// What several versions do in the same way is simulated once.
-    fn predictions<'p>(
+    /// Simulates the ways at the places that are `wanted`.
+    fn simulated(
         &self,
         predictor: &Predictor<'_>,
-        jobs: &[Job<'_>],
-        planned: &'p [Planned],
-    ) -> Result<BTreeMap<&'p Way, Option<Prediction>>, Error> {
-        let mut once: BTreeMap<&Way, &Job<'_>> = BTreeMap::new();
-        for (job, planned) in jobs.iter().zip(planned) {
-            once.extend(planned.ways.iter().map(|way| (way, job)));
-        }
-        // Large sizes take longest: they come first.
-        let largest_first: Vec<(&Way, &Job<'_>)> = once.into_iter().rev().collect();
-        (largest_first.into_par_iter())
+        ways: &[(&Way, &Job<'_>)],
+        wanted: impl Fn(usize) -> bool,
+    ) -> Result<Vec<(usize, Timed)>, Error> {
+        let wanted: Vec<usize> = (0..ways.len()).filter(|&place| wanted(place)).collect();
+        (wanted.into_par_iter())
             .with_max_len(1)
-            .map(|(way, job)| {
+            .map(|place| {
+                let (way, job) = ways[place];
                 let run = predicted(predictor, job.settings, &self.call(way.collective, way.size));
-                Ok((way, run.map_err(|error| self.named(job, error))?))
+                Ok((place, run.map_err(|error| self.named(job, error))?))
             })
             .collect()
     }
+}
+
+/// What a call takes; none that NCCL would refuse.
+pub(super) type Timed = Option<Prediction>;
+
+/// The ways of all entries, those first that take longest: of large sizes. What several versions do in the same way is
+/// simulated once.
+fn ways<'p>(jobs: &'p [Job<'p>], planned: &'p [Planned]) -> Vec<(&'p Way, &'p Job<'p>)> {
+    let mut once: BTreeMap<&Way, &Job<'_>> = BTreeMap::new();
+    for (job, planned) in jobs.iter().zip(planned) {
+        once.extend(planned.ways.iter().map(|way| (way, job)));
+    }
+    once.into_iter().rev().collect()
 }
 
 /// One entry of the baseline.

@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use collcast::Error;
-use collcast::check::{Baseline, Outcome, Request, Suite, baseline_of, check, json_schema};
+use collcast::check::{self, Baseline, Outcome, Request, Suite, baseline_of, json_schema};
 use collcast::files::read_text;
+use collcast::shard::Parts;
 use collcast::values::percent;
 use collcast::views::{only, shorten};
 use collcast_reports::model::Report;
 use collcast_reports::terminal;
 
 use super::call::Code;
+use super::merge::{ShardArgs, write_part};
 use super::output::{Format, OutputArgs, PageArgs, screen_of, tell, write};
 use super::progress::watched;
 use super::selectors::Named;
@@ -63,20 +65,30 @@ pub(crate) struct Args {
     #[arg(long)]
     schema: bool,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
     #[command(flatten)]
-    page: PageArgs,
+    pub(super) page: PageArgs,
+    #[command(flatten)]
+    shard: ShardArgs,
 }
 
+/// What takes long.
+const SIMULATING: &str = "simulating the suite";
 /// Findings that a screen shows; the worst come first.
 const SHOWN: usize = 40;
 
 pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
+    answer(args, given, None)
+}
+
+/// A part of the answer, or all of it; of that parts may be known.
+pub(super) fn answer(args: &Args, given: &Named, merged: Option<&Parts>) -> Result<Code, Error> {
     let Some(path) = args.suite.as_ref().filter(|_| !args.schema) else {
         write(args.output.output.as_deref(), format!("{}\n", json_schema()).as_bytes())?;
         return Ok(Code::SUCCESS);
     };
-    if args.update {
+    let shard = args.shard.of(merged);
+    if args.update && shard.is_none() && merged.is_none() {
         let judging = [
             "--format",
             "--output",
@@ -102,6 +114,17 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         }
     }
     suite.strict |= args.strict;
+    if let Some(shard) = shard {
+        let request = Request::new(suite, Baseline::default());
+        let (question, part) = watched(SIMULATING, |watch| check::part(&request.watched(watch), shard))?;
+        return write_part(&args.output, &question, shard, &part);
+    }
+    let predicted = |request: Request| {
+        watched(SIMULATING, |watch| match merged {
+            Some(parts) => check::merged(&request.watched(watch), parts),
+            None => check::check(&request.watched(watch)),
+        })
+    };
     let file = args.baseline.clone().unwrap_or_else(|| baseline_of(path));
     if args.update {
         return accept(&file, &predicted(Request::new(suite, Baseline::default()))?);
@@ -110,10 +133,6 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     args.page.write(|| outcome.report(false))?;
     print(&args.output, &outcome)?;
     Ok(Code::from(u8::from(outcome.failed())))
-}
-
-fn predicted(request: Request) -> Result<Outcome, Error> {
-    watched("simulating the suite", |watch| check(&Request { watch: watch.clone(), ..request }))
 }
 
 /// Writes what is predicted today as the baseline.

@@ -20,6 +20,7 @@ mod convert;
 mod guard;
 mod launch;
 mod lint;
+mod merge;
 mod plan;
 mod probe;
 mod profile;

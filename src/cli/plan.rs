@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use collcast::plan::fields::{Layer, requests};
-use collcast::plan::{Request, compare, file, plan, timeline};
+use collcast::plan::{self, Request, Sites, file, timeline};
+use collcast::shard::{Parts, question};
 use collcast::{Error, SiteSpec};
 
 use super::call::Code;
+use super::merge::{ShardArgs, write_part};
 use super::output::{OutputArgs, PageArgs, write};
 use super::progress::watched;
 use super::selectors::profile_folders;
@@ -114,9 +116,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", help_heading = "Output")]
     top: Option<String>,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
     #[command(flatten)]
-    page: PageArgs,
+    pub(super) page: PageArgs,
+    #[command(flatten)]
+    shard: ShardArgs,
 }
 
 impl Args {
@@ -160,6 +164,11 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Code, Error> {
+    answer(args, None)
+}
+
+/// A part of the answer, or all of it; of that parts may be known.
+pub(super) fn answer(args: &Args, merged: Option<&Parts>) -> Result<Code, Error> {
     let site = SiteSpec { profile_folders: profile_folders(), ..SiteSpec::default() };
     let (sensitivities, vary) = (args.sensitivities, args.vary.clone());
     let base = Request { site, sensitivities, vary, ..Request::new("", "", 0) };
@@ -180,12 +189,25 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
                 "name one of them",
             ));
         }
-        let options = watched("simulating layouts", |watch| compare(&requests, watch))?;
+        let sites = Sites::of(&requests)?;
+        let question = || question(&sites.sites, &requests);
+        if let Some(shard) = args.shard.of(merged) {
+            let part = watched("simulating layouts", |watch| plan::part(&requests, &sites, shard, watch))?;
+            return write_part(&args.output, &question(), shard, &part);
+        }
+        let known = merged.map_or(Ok(Vec::new()), |parts| parts.answers(&question()))?;
+        let options = watched("simulating layouts", |watch| plan::merged(&requests, &sites, known, watch))?;
         args.page.write(|| options.report())?;
         args.output.print(&options.report(), None)?;
         return Ok(Code::SUCCESS);
     };
-    let outcome = watched("simulating layouts", |watch| plan(one, watch))?;
+    if args.shard.of(merged).is_some() {
+        return Err(Error::usage(
+            "--shard divides machines and counts, and this is one of each",
+            "leave it out: one search takes seconds",
+        ));
+    }
+    let outcome = watched("simulating layouts", |watch| plan::plan(one, watch))?;
     if let Some(path) = &args.timeline {
         write(Some(path), &timeline(one, &outcome)?)?;
         say!("note: timeline in {}; open it in ui.perfetto.dev", path.display());

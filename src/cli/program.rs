@@ -12,7 +12,7 @@ use super::config::{self, Default, Found};
 use super::scenario::expand;
 use super::selectors::Named;
 use super::{
-    bench, calibrate, check, compare, completions, convert, lint, output, plan, probe, profile, report, schema,
+    bench, calibrate, check, compare, completions, convert, lint, merge, output, plan, probe, profile, report, schema,
     self_test, serve, simulate, sweep, topo, trace, transfer, tune, validate,
 };
 use collcast::Error;
@@ -47,7 +47,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast self-test                        what works on this machine, and what is missing for what")]
 pub(super) struct Cli {
     #[command(subcommand)]
-    command: Command,
+    pub(super) command: Command,
     /// Say which value each option has and where it is from: command line, environment, file or built in
     #[arg(long, global = true)]
     show_config: bool,
@@ -57,7 +57,7 @@ pub(super) struct Cli {
 }
 
 #[derive(Subcommand)]
-enum Command {
+pub(super) enum Command {
     /// Predict: one call or one training step (SCENARIO) in detail; --timeline writes it for Perfetto
     Simulate(simulate::Args),
     /// Predict: a table over sizes, algorithms, protocols, channels and node counts
@@ -89,6 +89,8 @@ enum Command {
     Lint(lint::Args),
     /// Guard: choices of NCCL and forecasts against a committed baseline, with what caused a change
     Check(check::Args),
+    /// Files: the answer of `sweep`, `check` or `plan` from parts that several machines worked out
+    Merge(merge::Args),
     /// Files: results of other commands as one page for a browser, with pictures
     Report(report::Args),
     /// Files: the shape of every answer as JSON Schema, and of files that you write
@@ -181,6 +183,7 @@ pub(super) fn run(cli: Cli, given: &Named) -> Result<Code, Error> {
         Command::Tune(args) => tune::run(&args, given),
         Command::Lint(args) => lint::run(&args),
         Command::Check(args) => check::run(&args, given),
+        Command::Merge(args) => merge::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Schema(args) => schema::run(&args, given),
         Command::Convert(args) => convert::run(&args, given),

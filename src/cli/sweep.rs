@@ -1,10 +1,13 @@
 //! `collcast sweep`: a table over sizes, algorithms, protocols, channels and node counts.
 
 use collcast::forecast::{self, Outcome};
+use collcast::shard::{Parts, question};
 use collcast::sim::collective::Collective;
+use collcast::sim::predict::Prediction;
 use collcast::{Error, Query, Site, views};
 
 use super::call::Code;
+use super::merge::{ShardArgs, write_part};
 use super::output::{Format, OutputArgs, PageArgs, with_nccl_tests};
 use super::progress::watched;
 use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
@@ -25,12 +28,19 @@ pub(crate) struct Args {
     #[command(flatten)]
     call: CallArgs,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
     #[command(flatten)]
-    page: PageArgs,
+    pub(super) page: PageArgs,
+    #[command(flatten)]
+    shard: ShardArgs,
 }
 
 pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
+    answer(args, given, None)
+}
+
+/// A part of the answer, or all of it; of that parts may be known.
+pub(super) fn answer(args: &Args, given: &Named, merged: Option<&Parts>) -> Result<Code, Error> {
     args.call.check(given)?;
     args.machine.note_default();
     let hosts = match args.machine.nodes.as_slice() {
@@ -42,7 +52,12 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     sites.sort_by_key(Site::nodes);
     sites.dedup_by_key(|site| site.nodes());
     let points = queries(&args.call, &sites)?;
-    let outcome = forecast(&sites, &points, args.call.explain_choice)?;
+    if let Some(shard) = args.shard.of(merged) {
+        let part = watched("simulating calls", |watch| forecast::part(&of_sites(&sites, &points), shard, watch))?;
+        return write_part(&args.output, &question(&sites, &points), shard, &part);
+    }
+    let known = merged.map_or(Ok(Vec::new()), |parts| parts.answers(&question(&sites, &points)))?;
+    let outcome = forecast(&sites, &points, known, args.call.explain_choice)?;
     args.page.write(|| {
         let mut report = outcome.report(false, &[]);
         report.tables.extend(sites.last().map(|site| views::profile::constants(&site.profile)));
@@ -52,7 +67,8 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     let nccl_tests = match (args.output.format(), sites.last()) {
         (Format::NcclTests, Some(site)) => {
             let report = outcome.report(people, &views::forecast::unsaid_in_text(&outcome));
-            let in_place = forecast(&sites, &points.iter().map(|of| in_place(of)).collect::<Vec<_>>(), false)?;
+            let in_place =
+                forecast(&sites, &points.iter().map(|of| in_place(of)).collect::<Vec<_>>(), Vec::new(), false)?;
             Some((views::forecast::as_nccl_tests(site, &report, &outcome, &in_place)?, report))
         }
         _ => None,
@@ -64,10 +80,19 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     Ok(Code::SUCCESS)
 }
 
-/// Forecasts the queries of each machine.
-fn forecast(sites: &[Site], queries: &[Vec<Query>], explain: bool) -> Result<Outcome, Error> {
-    let parts: Vec<(&Site, &[Query])> = sites.iter().zip(queries.iter().map(Vec::as_slice)).collect();
-    watched("simulating calls", |watch| forecast::sweep(&parts, explain, watch))
+/// Forecasts the queries of each machine, of which some may be known.
+fn forecast(
+    sites: &[Site],
+    queries: &[Vec<Query>],
+    known: Vec<(usize, Prediction)>,
+    explain: bool,
+) -> Result<Outcome, Error> {
+    watched("simulating calls", |watch| forecast::merged(&of_sites(sites, queries), known, explain, watch))
+}
+
+/// Each machine with its queries.
+fn of_sites<'s>(sites: &'s [Site], queries: &'s [Vec<Query>]) -> Vec<(&'s Site, &'s [Query])> {
+    sites.iter().zip(queries.iter().map(Vec::as_slice)).collect()
 }
 
 /// The same calls in place, where there is such a form.

@@ -13,7 +13,7 @@ use collcast_hwbackend::read::UNSAID;
 use collcast_reports::model::Input;
 use collcast_sim::collective::Collective;
 use collcast_sim::ids::{HostId, Rank};
-use collcast_sim::predict::Predictor;
+use collcast_sim::predict::{Prediction, Predictor};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -21,6 +21,7 @@ use crate::confidence::Grounds;
 use crate::error::Error;
 use crate::health::reached;
 use crate::query::{Query, UNMEASURED_SWITCHES};
+use crate::shard::Shard;
 use crate::site::{Site, assumptions};
 use crate::watch::Watch;
 use explain::Explained;
@@ -73,21 +74,37 @@ pub fn forecast(site: &Site, request: &Request) -> Result<Outcome, Error> {
 /// # Errors
 /// As of [`forecast`].
 pub fn sweep(parts: &[(&Site, &[Query])], explain: bool, watch: &Watch) -> Result<Outcome, Error> {
+    merged(parts, Vec::new(), explain, watch)
+}
+
+/// What a shard of the calls of [`sweep`] takes, each with its place among all calls.
+///
+/// # Errors
+/// As of [`forecast`].
+pub fn part(parts: &[(&Site, &[Query])], shard: Shard, watch: &Watch) -> Result<Vec<(usize, Prediction)>, Error> {
+    simulated(parts, &predictors(parts, watch)?, |place, _| shard.has(place), watch)
+}
+
+/// [`sweep`], of whose calls some are known: see [`part`].
+///
+/// # Errors
+/// As of [`forecast`].
+pub fn merged(
+    parts: &[(&Site, &[Query])],
+    known: Vec<(usize, Prediction)>,
+    explain: bool,
+    watch: &Watch,
+) -> Result<Outcome, Error> {
     let (Some((first, _)), Some((last, _))) = (parts.first(), parts.last()) else {
         return Err(Error::usage("there is nothing to forecast", "name a machine"));
     };
-    for (site, queries) in parts {
-        if let Some(ranks) = queries.iter().map(|q| q.call.ranks).max() {
-            site.check_graphs(ranks)?;
-        }
-    }
-    let predictors: Vec<Predictor<'_>> = parts.iter().map(|(site, _)| site.predictor()).collect();
-    // Of several calls it is said how many are done.
-    let alone = parts.iter().map(|(_, queries)| queries.len()).sum::<usize>() == 1;
-    let predictors: Vec<Predictor<'_>> = (predictors.into_iter())
-        .map(|predictor| if alone { predictor.telling(watch.of_each_run()) } else { predictor })
+    let predictors = predictors(parts, watch)?;
+    let mut predictions: BTreeMap<usize, Prediction> = known.into_iter().collect();
+    predictions.extend(simulated(parts, &predictors, |_, call| !predictions.contains_key(&call), watch)?);
+    let rows: Vec<Row> = calls(parts)
+        .zip(predictions.into_values())
+        .map(|((part, query), prediction)| Row::new(parts[part].0, query, prediction))
         .collect();
-    let rows = predict_all(parts, &predictors, watch)?;
     let explained = if explain { explain::explain(parts, &predictors)? } else { Vec::new() };
     let grounds: Grounds = rows.iter().map(|row| row.grounds.clone()).collect();
     let mut notes = assumptions(&last.topology, &last.profile, first.settings(), &grounds.beyond);
@@ -126,27 +143,47 @@ fn published(parts: &[(&Site, &[Query])]) -> Vec<String> {
     notes
 }
 
-/// Forecasts all calls in parallel; the rows are in the order of the calls.
-fn predict_all(parts: &[(&Site, &[Query])], predictors: &[Predictor<'_>], watch: &Watch) -> Result<Vec<Row>, Error> {
-    let all: Vec<(usize, &Query)> =
-        parts.iter().enumerate().flat_map(|(part, (_, queries))| queries.iter().map(move |q| (part, q))).collect();
+/// What forecasts the calls of each machine.
+fn predictors<'s>(parts: &[(&'s Site, &[Query])], watch: &Watch) -> Result<Vec<Predictor<'s>>, Error> {
+    for (site, queries) in parts {
+        if let Some(ranks) = queries.iter().map(|q| q.call.ranks).max() {
+            site.check_graphs(ranks)?;
+        }
+    }
+    // Of several calls it is said how many are done.
+    let alone = calls(parts).count() == 1;
+    let predictors = parts.iter().map(|(site, _)| site.predictor());
+    Ok(predictors.map(|of| if alone { of.telling(watch.of_each_run()) } else { of }).collect())
+}
+
+/// The calls of all machines, each with the place of its machine.
+fn calls<'q>(parts: &[(&Site, &'q [Query])]) -> impl Iterator<Item = (usize, &'q Query)> {
+    parts.iter().enumerate().flat_map(|(part, &(_, queries))| queries.iter().map(move |query| (part, query)))
+}
+
+/// Simulates calls in parallel: those of which `wanted` says so, by place in the order of simulation and by call.
+fn simulated(
+    parts: &[(&Site, &[Query])],
+    predictors: &[Predictor<'_>],
+    wanted: impl Fn(usize, usize) -> bool,
+    watch: &Watch,
+) -> Result<Vec<(usize, Prediction)>, Error> {
+    let all: Vec<(usize, &Query)> = calls(parts).collect();
     // Large calls first: they take longest.
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_key(|&i| std::cmp::Reverse((all[i].0, all[i].1.call.size())));
-    let progress = watch.parts(all.len());
-    let mut done: Vec<(usize, Row)> = order
-        .into_par_iter()
+    let order: Vec<usize> =
+        order.into_iter().enumerate().filter(|&(place, call)| wanted(place, call)).map(|(_, call)| call).collect();
+    let progress = watch.parts(order.len());
+    (order.into_par_iter())
         .with_max_len(1)
-        .map(|index| {
-            let (part, query) = all[index];
-            let site = parts[part].0;
-            let prediction = query.predict(&predictors[part], &query.settings(site.settings()))?;
+        .map(|call| {
+            let (part, query) = all[call];
+            let prediction = query.predict(&predictors[part], &query.settings(parts[part].0.settings()))?;
             progress.done()?;
-            Ok((index, Row::new(site, query, prediction)))
+            Ok((call, prediction))
         })
-        .collect::<Result<_, Error>>()?;
-    done.sort_by_key(|(index, _)| *index);
-    Ok(done.into_iter().map(|(_, row)| row).collect())
+        .collect()
 }
 
 /// The warnings of forecasts, each kind and place once, with how many rows it is about.

@@ -1,11 +1,13 @@
 //! Several machines and counts of GPUs beside each other: which is the fastest, which takes least, which scale.
 
 use collcast_reports::model::Input;
+use collcast_scenarios::training::calls::{Calls, KnownCall};
 
 use super::outcome::Outcome;
 use super::planning::{Planning, calls, spec};
 use super::request::Request;
 use crate::error::Error;
+use crate::shard::Shard;
 use crate::site::{Site, SiteSpec};
 use crate::watch::Watch;
 
@@ -92,34 +94,104 @@ impl Choice {
     }
 }
 
+/// The machines of requests, each once.
+#[derive(Debug)]
+pub struct Sites {
+    /// The machines.
+    pub sites: Vec<Site>,
+    /// The place of each request's machine among them.
+    places: Vec<usize>,
+}
+
+impl Sites {
+    /// Those of requests of one question.
+    ///
+    /// # Errors
+    /// Whatever cannot be read; requests of different questions.
+    pub fn of(requests: &[Request]) -> Result<Self, Error> {
+        of_one_question(requests)?;
+        let mut specs: Vec<SiteSpec> = Vec::new();
+        let mut places = Vec::new();
+        for request in requests {
+            let spec = spec(request)?;
+            let place = specs.iter().position(|known| *known == spec);
+            places.push(place.unwrap_or(specs.len()));
+            if place.is_none() {
+                specs.push(spec);
+            }
+        }
+        Ok(Self { sites: specs.iter().map(SiteSpec::load).collect::<Result<_, _>>()?, places })
+    }
+
+    /// What calls take on each.
+    fn calls(&self) -> Result<Vec<Calls<'_>>, Error> {
+        self.sites.iter().map(calls).collect()
+    }
+
+    /// The plan of a request, or why there is none.
+    fn plan(
+        &self,
+        request: (usize, &Request),
+        times: &[Calls<'_>],
+        watch: &Watch,
+    ) -> Result<Result<Outcome, Error>, Error> {
+        let (index, request) = request;
+        let place = self.places[index];
+        let planning = Planning::new(request, &self.sites[place])?;
+        match planning.plan(request, &self.sites[place], &times[place], watch) {
+            // Our own faults, and whoever stops us, are no rows.
+            Err(error) if error.code() != 2 => Err(error),
+            plan => Ok(plan),
+        }
+    }
+}
+
+/// What calls take in a shard of the requests, each with the place of its machine.
+///
+/// # Errors
+/// As of [`compare`].
+pub fn part(
+    requests: &[Request],
+    sites: &Sites,
+    shard: Shard,
+    watch: &Watch,
+) -> Result<Vec<(usize, KnownCall)>, Error> {
+    let times = sites.calls()?;
+    let mine: Vec<usize> = (0..requests.len()).filter(|&index| shard.has(index)).collect();
+    for (done, &index) in mine.iter().enumerate() {
+        // Why one is no option is said where all are.
+        let _ = sites.plan((index, &requests[index]), &times, &watch.one_of(done, mine.len()))?;
+    }
+    let known = |(place, calls): (usize, &Calls<'_>)| calls.all_known().into_iter().map(move |call| (place, call));
+    Ok(times.iter().enumerate().flat_map(known).collect())
+}
+
 /// Searches each request. One on whose GPUs nothing fits is told so beside the others.
 ///
 /// # Errors
 /// Whatever cannot be read; requests of different questions; what is wrong with the first where all are refused.
 pub fn compare(requests: &[Request], watch: &Watch) -> Result<Options, Error> {
-    of_one_question(requests)?;
-    let mut specs: Vec<SiteSpec> = Vec::new();
-    let mut places = Vec::new();
-    for request in requests {
-        let spec = spec(request)?;
-        let place = specs.iter().position(|known| *known == spec);
-        places.push(place.unwrap_or(specs.len()));
-        if place.is_none() {
-            specs.push(spec);
-        }
+    merged(requests, &Sites::of(requests)?, Vec::new(), watch)
+}
+
+/// [`compare`], where it is known what some calls take: see [`part`].
+///
+/// # Errors
+/// As of [`compare`].
+pub fn merged(
+    requests: &[Request],
+    sites: &Sites,
+    known: Vec<(usize, KnownCall)>,
+    watch: &Watch,
+) -> Result<Options, Error> {
+    let times = sites.calls()?;
+    for (place, call) in known {
+        times.get(place).into_iter().for_each(|calls| calls.know([call]));
     }
-    let sites: Vec<Site> = specs.iter().map(SiteSpec::load).collect::<Result<_, _>>()?;
-    let times = sites.iter().map(calls).collect::<Result<Vec<_>, _>>()?;
     let mut options: Vec<Choice> = Vec::new();
-    for (index, (request, &place)) in requests.iter().zip(&places).enumerate() {
-        let planning = Planning::new(request, &sites[place])?;
-        let plan = planning.plan(request, &sites[place], &times[place], &watch.one_of(index, requests.len()));
-        // Our own faults, and whoever stops us, are no rows.
-        let plan = match plan {
-            Err(error) if error.code() != 2 => return Err(error),
-            plan => plan,
-        };
-        let machine = sites[place].topology.name.clone();
+    for (index, request) in requests.iter().enumerate() {
+        let plan = sites.plan((index, request), &times, &watch.one_of(index, requests.len()))?;
+        let machine = sites.sites[sites.places[index]].topology.name.clone();
         options.push(Choice {
             name: request.name.clone().unwrap_or_else(|| format!("{} GPUs of {machine}", request.gpus)),
             machine,

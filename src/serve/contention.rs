@@ -5,7 +5,7 @@
 //! the engine with the bytes of both as flows.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use collcast_scenarios::serving::{Beside as Cost, Taken, WAYS};
 use collcast_scenarios::training::calls::{Exchange, Shape};
@@ -45,7 +45,7 @@ pub(super) struct Contention<'s> {
     first: u32,
     /// By kind of transfer: its ways, and bytes of a contiguous piece.
     transfers: [(Vec<Way>, u64); WAYS],
-    known: RefCell<HashMap<(Shape, Exchange), [Line; WAYS]>>,
+    known: RefCell<BTreeMap<(Shape, Exchange), [Line; WAYS]>>,
     pub(super) failed: RefCell<Option<TransferError>>,
 }
 

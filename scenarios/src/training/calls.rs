@@ -1,7 +1,7 @@
 //! What the exchanges of a layout take on a machine: each call simulated alone with its siblings, then remembered.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use collcast_sim::call::Call;
 use collcast_sim::collective::{Algorithm, Collective, DataType};
@@ -11,6 +11,7 @@ use collcast_sim::predict::{Choice, PredictError, Predictor, Settings};
 use collcast_sim::transfer::{self, Fleet, Load, Place, TransferError, ways};
 use collcast_sim::units::{Bytes, SimDuration};
 use collcast_sim::workload::Device;
+use serde::{Deserialize, Serialize};
 
 use crate::work::Routing;
 
@@ -21,7 +22,7 @@ const MEMBERS: u64 = 64;
 const FEW_MEMBERS: u64 = 16;
 
 /// Where a group's members are.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Shape {
     /// How many there are.
     pub size: u64,
@@ -30,7 +31,7 @@ pub struct Shape {
 }
 
 /// What a group does.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Exchange {
     /// A collective; its bytes are nccl-tests' size.
     Collective(Collective),
@@ -42,7 +43,7 @@ pub enum Exchange {
 }
 
 /// What an exchange takes, and what it and products take from each other.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Cost {
     /// Seconds, with its siblings and without kernels beside it.
     pub seconds: f64,
@@ -56,6 +57,24 @@ pub struct Cost {
     pub algorithm: Algorithm,
 }
 
+/// An exchange, as times are remembered.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+struct Asked {
+    shape: Shape,
+    exchange: Exchange,
+    bytes: u64,
+    /// Members that were simulated at most.
+    members: u64,
+}
+
+/// An exchange and what it takes, to be remembered elsewhere.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct KnownCall {
+    #[serde(flatten)]
+    asked: Asked,
+    cost: Cost,
+}
+
 /// Times of exchanges on a machine whose hosts are alike: each is simulated once, slice by slice, together with the
 /// groups of its kind on the same hosts.
 #[derive(Debug)]
@@ -64,8 +83,7 @@ pub struct Calls<'a> {
     sms: u32,
     settings: Settings,
     host: u64,
-    /// By shape, exchange and bytes, and how many members were simulated.
-    known: Mutex<HashMap<(Shape, Exchange, u64, u64), Cost>>,
+    known: Mutex<BTreeMap<Asked, Cost>>,
 }
 
 impl<'a> Calls<'a> {
@@ -84,6 +102,20 @@ impl<'a> Calls<'a> {
         self.host
     }
 
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Asked, Cost>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that was simulated so far.
+    pub fn all_known(&self) -> Vec<KnownCall> {
+        self.known().iter().map(|(&asked, &cost)| KnownCall { asked, cost }).collect()
+    }
+
+    /// Takes over what was simulated elsewhere, for the same machine, profile and settings.
+    pub fn know(&self, known: impl IntoIterator<Item = KnownCall>) {
+        self.known().extend(known.into_iter().map(|KnownCall { asked, cost }| (asked, cost)));
+    }
+
     /// What an exchange takes; none in a group of one, or of no bytes.
     ///
     /// # Errors
@@ -98,16 +130,15 @@ impl<'a> Calls<'a> {
             return Ok(None);
         }
         let most = most.min(shape.size);
-        let key = (shape, exchange, bytes, most);
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(cost) = known().get(&key) {
+        let asked = Asked { shape, exchange, bytes, members: most };
+        if let Some(cost) = self.known().get(&asked) {
             return Ok(Some(*cost));
         }
         let cost = match shape.size <= most || exchange == Exchange::Shift {
             true => self.simulated(Shape { size: most, ..shape }, exchange, (bytes, shape.size))?,
             false => self.extended(shape, exchange, bytes, most)?,
         };
-        known().insert(key, cost);
+        self.known().insert(asked, cost);
         Ok(Some(cost))
     }
 

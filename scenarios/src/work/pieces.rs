@@ -2,6 +2,7 @@
 
 use collcast_sim::collective::Collective;
 use collcast_sim::compute::{Kernel, Pass};
+use serde::{Deserialize, Serialize};
 
 use crate::parallel::Axis;
 
@@ -74,7 +75,7 @@ pub enum Call {
 }
 
 /// Which experts a token goes to, as far as it matters where they are.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Routing {
     /// Experts of a token.
     pub experts: u32,

@@ -2,24 +2,26 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::cost::{Cell, Cost, CostTable, Model, place};
 use super::rules::Fallback;
 use super::selection::{ALGORITHMS, Selection};
 use super::settings::NcclSettings;
 use super::tables::{RING, SIMPLE};
-use super::tuner::{Advice, Tuner};
+use super::tuner::{Advice, Tuner, TunerKind};
 use crate::call::Call;
 use crate::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
 
 /// Who decided.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Layer {
     /// NCCL has nothing to choose: one rank, or send and receive.
     Rule,
     /// `NCCL_ALGO` and `NCCL_PROTO` leave one pair.
     Environment,
     /// A tuner plugin.
-    Tuner(&'static str),
+    Tuner(TunerKind),
     /// The smallest time of the cost table.
     Table,
 }
@@ -29,7 +31,7 @@ impl fmt::Display for Layer {
         match self {
             Self::Rule => f.write_str("NCCL's rule"),
             Self::Environment => f.write_str("environment"),
-            Self::Tuner(name) => f.write_str(name),
+            Self::Tuner(kind) => kind.fmt(f),
             Self::Table => f.write_str("cost table"),
         }
     }
@@ -129,7 +131,7 @@ impl Model<'_> {
         {
             (Layer::Environment, "the only pair that NCCL_ALGO and NCCL_PROTO leave".to_owned())
         } else if let Some(tuner) = tuner.filter(|_| tuned) {
-            (Layer::Tuner(tuner.name()), advice.why)
+            (Layer::Tuner(tuner.kind()), advice.why)
         } else {
             let time = time_us.unwrap_or_default();
             let mut why = format!("{time:.2} us is the least of {open} pairs");

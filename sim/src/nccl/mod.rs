@@ -45,5 +45,5 @@ pub use selection::{ALGORITHMS, FUNCTIONS, Selection, SelectionError};
 pub use settings::{Environment, NcclSettings};
 pub use transport::{CrossNic, Interface, NicSet, NicsPerGpu, Ports, Transport};
 pub use transport_env::TransportError;
-pub use tuner::{CsvTuner, Tuner};
+pub use tuner::{CsvTuner, Tuner, TunerKind};
 pub use version::Version;

@@ -1,5 +1,7 @@
 //! The cut of one call, as NCCL's kernels are told it: who has which elements, in which chunks.
 
+use serde::{Deserialize, Serialize};
+
 use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 
@@ -12,7 +14,7 @@ pub const MAX_NVLS_HEADS: usize = 32;
 
 /// The part of the channels that a call has, alone or in a group, and how its elements are dealt to them: the last has
 /// what is left.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Dealt {
     /// First channel: `channelLo` of a kernel's work.
     pub first: u32,
@@ -50,7 +52,7 @@ impl Dealt {
 }
 
 /// How the elements of a call are dealt to its channels, by the version of NCCL.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Dealing {
     /// In equal parts of [`Plan::per_channel`], the last channel having what is left.
     Evenly,
@@ -64,7 +66,7 @@ pub enum Dealing {
 }
 
 /// What kernels of old versions do otherwise; nothing from 2.22 on.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Old {
     /// Blocks fetch what they are to do from host memory, all but the first of a kernel: `load_coll` of 2.8. Later
     /// versions pass it with the launch.
@@ -76,7 +78,7 @@ pub struct Old {
 }
 
 /// The cut of one call.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// Algorithm.
     pub algorithm: Algorithm,

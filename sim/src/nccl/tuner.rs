@@ -1,6 +1,9 @@
 //! Tuner plugins: what decides before NCCL's own table.
 
+use std::fmt;
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use super::aws::{self, Platform};
 use super::cost::{Cell, CostTable, Model, place};
@@ -24,6 +27,24 @@ pub enum Tuner {
     Csv(Arc<CsvTuner>),
 }
 
+/// Which tuner plugin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum TunerKind {
+    /// The region tuner of aws-ofi-nccl.
+    Region,
+    /// NVIDIA's example plugin.
+    Csv,
+}
+
+impl fmt::Display for TunerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Region => "aws-ofi-nccl region tuner",
+            Self::Csv => "NVIDIA's example tuner",
+        })
+    }
+}
+
 /// What a tuner makes of a call.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Advice {
@@ -41,11 +62,11 @@ impl Tuner {
         Platform::of(topology).map(Self::Region)
     }
 
-    /// Its name.
-    pub fn name(&self) -> &'static str {
+    /// Which one it is.
+    pub fn kind(&self) -> TunerKind {
         match self {
-            Self::Region(_) => "aws-ofi-nccl region tuner",
-            Self::Csv(_) => "NVIDIA's example tuner",
+            Self::Region(_) => TunerKind::Region,
+            Self::Csv(_) => TunerKind::Csv,
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// Numbers of hosts that are compared.
 pub(super) const COMPARED: usize = 3;
 /// The most by which forecasts were seen to differ from runs of all hosts where these are even, and where they are not: on 128
@@ -9,7 +11,7 @@ pub(super) const COMPARED: usize = 3;
 const SEEN_OFF: [f64; 2] = [0.01, 0.05];
 
 /// How a call over many hosts was forecast from fewer.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Grown {
     /// Numbers of hosts that were simulated, ascending.
     pub hosts: [u32; COMPARED],

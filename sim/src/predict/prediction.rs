@@ -1,5 +1,7 @@
 //! What a prediction says.
 
+use serde::{Deserialize, Serialize};
+
 use super::busy::Busy;
 use super::grown::Grown;
 use super::proof::ProofKind;
@@ -13,7 +15,7 @@ use crate::network::ResourceName;
 use crate::units::{Bytes, SimDuration};
 
 /// How busy a link was.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LinkUse {
     /// The link direction; of all that are equal, the first.
     pub link: LinkId,
@@ -22,7 +24,7 @@ pub struct LinkUse {
 }
 
 /// What a prediction leaves out where it may matter.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Warning {
     /// Many NICs send through one port of a lossless fabric at once: real switches pause, and
     /// times may be longer. Names the port.
@@ -41,7 +43,7 @@ impl std::fmt::Display for Warning {
 }
 
 /// A prediction.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Prediction {
     /// Algorithm that was simulated.
     pub algorithm: Algorithm,

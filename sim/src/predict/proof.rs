@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::schedule::Schedule;
 use crate::schedule::verify::Proof;
 use crate::units::Bytes;
 
 /// What was proved of a schedule, and so holds of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ProofKind {
     /// This very schedule, all its slices.
     Proved {

@@ -1,0 +1,210 @@
+//! Goal: an answer that several machines work out in parts is the answer of one, to the last byte; what does not go together
+//! is refused.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{collcast, without_own};
+
+/// Works out all parts of a command, in a folder.
+fn parts(folder: &Path, of: usize, command: &[&str]) -> Vec<String> {
+    let part = |index: usize| {
+        let path = folder.join(format!("part-{index}.json")).to_str().unwrap().to_owned();
+        let shard = format!("{index}/{of}");
+        let (code, out, err) = collcast(&[command, &["--shard", &shard, "-o", &path]].concat());
+        assert!(code == 0 && out.is_empty() && err.contains(&format!("ok: part {shard} has")), "{err}");
+        path
+    };
+    (1..=of).map(part).collect()
+}
+
+/// Holds the merged answer of some parts against that of the command.
+fn same(command: &[&str], parts: &[String], formats: &[&str]) {
+    for format in formats {
+        let files: Vec<&str> = parts.iter().rev().map(String::as_str).collect();
+        let whole = collcast(&[command, &["--format", format]].concat());
+        let merged = collcast(&[&["merge"][..], &files, &["--format", format]].concat());
+        assert!(!whole.1.is_empty(), "{command:?}: {}", whole.2);
+        assert_eq!(merged, whole, "{command:?} as {format}");
+    }
+}
+
+/// Goal: sweeps over machines, collectives and choices are the same in every format, with the verdict.
+#[test]
+fn sweeps_are_merged_to_the_last_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let command = [
+        "sweep",
+        "aws-p5",
+        "--nodes",
+        "1,2,4",
+        "-s",
+        "1K,1M,64M",
+        "-c",
+        "all_reduce,all_to_all",
+        "--algorithm",
+        "auto,best",
+        "--explain-choice",
+    ];
+    let parts = parts(folder.path(), 3, &command);
+    same(&command, &parts, &["table", "json", "csv", "markdown"]);
+}
+
+/// Goal: a check of parts accepts and finds the same as a check. Method: a variable moves NCCL's choices.
+#[test]
+fn checks_are_merged_with_their_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("suite.toml");
+    let suite = |channels: &str| {
+        let text = format!(
+            "schema = \"collcast/suite/1\"\n[[machines]]\nname = \"ours\"\ntopology = \"h200x4\"\nsizes = [\"1M\", \"64M\"]\n\
+             collectives = [\"all_reduce\", \"all_gather\"]\nenv = [\"NCCL_MAX_NCHANNELS={channels}\"]\n\
+             [[machines]]\nname = \"theirs\"\ntopology = \"dgx-h100\"\nsizes = [\"1M\"]\ncollectives = [\"all_reduce\"]\n"
+        );
+        fs::write(&file, text).unwrap();
+    };
+    let command = ["check", file.to_str().unwrap()];
+    let baseline = folder.path().join("suite.baseline.toml");
+    suite("8");
+    let accepted = parts(folder.path(), 2, &["check", file.to_str().unwrap(), "--update"]);
+    let (code, _, err) = collcast(&["merge", &accepted[0], &accepted[1]]);
+    assert!(code == 0 && err.contains("is written"), "{err}");
+    let text = fs::read(&baseline).unwrap();
+    fs::remove_file(&baseline).unwrap();
+    assert_eq!(collcast(&[&command[..], &["--update"]].concat()).0, 0);
+    assert_eq!(fs::read(&baseline).unwrap(), text);
+    suite("2");
+    let found = parts(folder.path(), 3, &command);
+    same(&command, &found, &["table", "json", "junit"]);
+    assert_eq!(collcast(&[&["merge"][..], &found.iter().map(String::as_str).collect::<Vec<_>>()].concat()).0, 1);
+}
+
+/// Goal: plans on several machines are the same, with one that nothing fits on.
+#[test]
+fn plans_are_merged_to_the_last_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let command =
+        ["plan", "llama3-8b", "--on", "dgx-h100", "--on", "h200x4", "--gpus", "1,4", "--tokens", "1T", "--top", "2"];
+    let parts = parts(folder.path(), 3, &command);
+    same(&command, &parts, &["json", "table"]);
+    let (code, _, err) = collcast(&["plan", "llama3-8b", "--gpus", "8", "--shard", "1/2"]);
+    assert!(code == 2 && err.contains("one search takes seconds"), "{err}");
+}
+
+/// Goal: whatever is no part of this answer is refused, with the way out.
+#[test]
+fn what_does_not_go_together_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = folder.path().join("machine.toml");
+    let read = |name: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
+    let text = read("examples/scale/star.toml").replace("count = 4096", "count = 4");
+    fs::write(&machine, &text).unwrap();
+    let command = ["sweep", machine.to_str().unwrap(), "-s", "1K,1M"];
+    let parts = parts(folder.path(), 2, &command);
+    let other = folder.path().join("other.json").to_str().unwrap().to_owned();
+    let refused = |files: &[&str], words: &[&str]| {
+        let (code, out, err) = collcast(&[&["merge"], files].concat());
+        assert!(code == 2 && out.is_empty(), "{files:?}: {code} {err}");
+        words.iter().for_each(|word| assert!(err.contains(word), "{files:?}: no `{word}` in {err}"));
+    };
+    let [one, two] = [parts[0].as_str(), parts[1].as_str()];
+    refused(&[two], &["of 2 parts these are missing: 1", "--shard 1/2", "--array=1"]);
+    refused(&[one, two, two], &["are both part 2/2", "leave one of them out"]);
+    assert_eq!(collcast(&["sweep", "h200x4", "-s", "1K,1M", "--shard", "2/2", "-o", &other]).0, 0);
+    refused(&[one, &other], &["parts of different answers", "h200x4"]);
+    for (text, what) in [
+        ("", "is no part of an answer"),
+        ("{}", "it has no key `schema`"),
+        ("{\"schema\":\"collcast/sweep/1\"}", "its schema is collcast/sweep/1"),
+        ("{\"schema\":\"collcast/part/1\",\"version\":\"0.0.1\"}", "was made by version 0.0.1"),
+    ] {
+        fs::write(&other, text).unwrap();
+        refused(&[&other], &[what]);
+    }
+    let written = fs::read_to_string(one).unwrap();
+    for (from, to, what) in [
+        ("\"index\":1", "\"index\":0", "`0/2` is no shard"),
+        ("\"command\":[", "\"command\":[\"collcast\",\"topo\",\"list\",", "which is no command that is merged"),
+        ("\"time\":", "\"tome\":", "is no part of an answer"),
+    ] {
+        assert!(written.contains(from), "{from}");
+        fs::write(&other, written.replacen(from, to, 1)).unwrap();
+        refused(&[&other, two], &[what]);
+    }
+    fs::write(&machine, text.replace("400 Gb/s", "200 Gb/s")).unwrap();
+    assert_ne!(fs::read_to_string(&machine).unwrap(), text);
+    refused(&[one, two], &["is not what it was when the parts were made", "make all parts again"]);
+    for (shard, more) in [("0/2", ""), ("3/2", ""), ("2", ""), ("a/b", ""), ("1/2", "--format=csv")] {
+        let (code, _, err) =
+            collcast(&["sweep", "h200x4", "--shard", shard, more].map(|w| if w.is_empty() { "-q" } else { w }));
+        assert!(
+            code == 2 && (err.contains("is no shard: they are 1/N to N/N") || err.contains("cannot be used with")),
+            "{shard}: {err}"
+        );
+    }
+}
+
+/// Runs a script of an example in a folder, with the program on its path.
+fn script(text: &str, folder: &Path, variables: &[(&str, &str)]) {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_collcast"));
+    let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let out = without_own(&mut Command::new("bash"))
+        .args(["-euo", "pipefail", "-c", text])
+        .current_dir(folder)
+        .envs(variables.iter().copied())
+        .envs([("PATH", path.as_str()), ("COLLCAST_CONFIG", ""), ("COLLCAST_PROFILES", "")])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// An example, its machine made small.
+fn example(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/scale").join(name);
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.contains("64,256,1024"), "{name}");
+    text.replace("64,256,1024", "1,2")
+}
+
+/// Goal: the array job of Slurm can be copied. Method: bash runs each of its tasks, and what its head says merges.
+#[test]
+fn the_array_job_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = example("slurm-array.sh").replace("8:8G:2", "1M,16M");
+    for task in 1..=16 {
+        script(&text, folder.path(), &[("SLURM_ARRAY_TASK_ID", &task.to_string())]);
+    }
+    let merge = text.lines().find_map(|line| line.split_once("--wrap=\"")).unwrap().1.trim_end_matches('"');
+    script(merge, folder.path(), &[]);
+    let collectives = "all_reduce,all_gather,reduce_scatter,all_to_all";
+    let command = ["sweep", "dgx-h100", "--nodes", "1,2", "-s", "1M,16M", "-c", collectives, "--format", "csv"];
+    assert_eq!(fs::read_to_string(folder.path().join("sweep.csv")).unwrap(), collcast(&command).1);
+}
+
+/// Goal: the Job of Kubernetes can be copied. Method: bash runs its scripts, those of parts once for each index.
+#[test]
+fn the_indexed_job_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = example("kubernetes-job.yaml").replace("/parts/", "").replace("/parts", ".");
+    let lines: Vec<&str> = text.lines().collect();
+    let scripts: Vec<String> = (lines.iter().enumerate())
+        .filter(|(_, line)| line.ends_with("- |"))
+        .map(|(at, line)| {
+            let deep = |next: &&str| next.find(|c| c != ' ') > line.find('-');
+            lines[at + 1..].iter().copied().take_while(deep).collect::<Vec<_>>().join("\n")
+        })
+        .collect();
+    let [part, merge] = scripts.as_slice() else { panic!("{scripts:?}") };
+    let part = part.replace("--shard", "-s 1M,16M --shard");
+    for index in 0..16 {
+        script(&part, folder.path(), &[("JOB_COMPLETION_INDEX", &index.to_string())]);
+    }
+    script(merge, folder.path(), &[]);
+    let command = ["sweep", "dgx-h100", "--nodes", "1,2", "-s", "1M,16M", "--format", "csv"];
+    assert_eq!(fs::read_to_string(folder.path().join("sweep.csv")).unwrap(), collcast(&command).1);
+}
