@@ -466,8 +466,8 @@ fn a_table_is_as_good_as_the_best_choice() {
 }
 
 /// Goal: inside real NCCL the table of a search gains what it claims, and slows no size: NCCL by itself and with the table in
-/// our plugin, in turns (`tests/data/tuner`): on 2 H100, 2 and 4 H200 in graphs and with a thread a GPU, and on 2 H200 that play 4
-/// and 8 hosts over sockets.
+/// our plugin, in turns (`tests/data/tuner`): on 2 H100, 2 and 4 H200 in graphs and with a thread a GPU, and on H200 that play 4,
+/// 8 and 16 hosts over sockets.
 /// Method: the advice is made anew from what the search had measured. A size is slowed where it takes longer than runs of NCCL
 /// by itself differ by, at it or at sizes within a factor of 8: a host that starts kernels has a fast and a slow pace.
 #[test]
@@ -497,6 +497,7 @@ fn a_table_gains_what_it_claims() {
         Judged { name: "h200x4_every_threads", site: four(Launch::Threads), least: 3, settled: true, told_from: 0 },
         Judged { name: "h200_hosts4", site: hosts(4), least: 15, settled: true, told_from: 0 },
         Judged { name: "h200_hosts8", site: hosts(8), least: 10, settled: true, told_from: 0 },
+        Judged { name: "h200_hosts16", site: hosts(16), least: 5, settled: true, told_from: 0 },
     ] {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tuner");
         let text = std::fs::read_to_string(format!("{folder}/{name}.csv")).unwrap();
