@@ -12,10 +12,10 @@ use collcast_reports::model::Report;
 use collcast_reports::terminal;
 
 use super::call::Code;
-use super::merge::{ShardArgs, write_part};
 use super::output::{Format, OutputArgs, PageArgs, screen_of, tell, write};
 use super::progress::watched;
 use super::selectors::Named;
+use super::shard::{ShardArgs, write_part};
 
 #[derive(clap::Args, Debug)]
 #[command(

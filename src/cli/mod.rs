@@ -33,6 +33,7 @@ mod selectors;
 mod self_test;
 mod serve;
 mod sets;
+mod shard;
 mod simulate;
 mod sweep;
 mod topo;

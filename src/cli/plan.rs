@@ -8,10 +8,10 @@ use collcast::shard::{Parts, question};
 use collcast::{Error, SiteSpec};
 
 use super::call::Code;
-use super::merge::{ShardArgs, write_part};
 use super::output::{OutputArgs, PageArgs, write};
 use super::progress::watched;
 use super::selectors::profile_folders;
+use super::shard::{ShardArgs, write_part};
 
 #[derive(clap::Args, Debug)]
 #[command(

@@ -16,6 +16,7 @@ use super::{
     self_test, serve, simulate, sweep, topo, trace, transfer, tune, validate,
 };
 use collcast::Error;
+use collcast::shard::Parts;
 
 /// Forecasts GPU collectives on a given machine, proves the schedules it forecasts, and holds
 /// the forecast against measurements.
@@ -47,7 +48,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast self-test                        what works on this machine, and what is missing for what")]
 pub(super) struct Cli {
     #[command(subcommand)]
-    pub(super) command: Command,
+    command: Command,
     /// Say which value each option has and where it is from: command line, environment, file or built in
     #[arg(long, global = true)]
     show_config: bool,
@@ -57,7 +58,7 @@ pub(super) struct Cli {
 }
 
 #[derive(Subcommand)]
-pub(super) enum Command {
+enum Command {
     /// Predict: one call or one training step (SCENARIO) in detail; --timeline writes it for Perfetto
     Simulate(simulate::Args),
     /// Predict: a table over sizes, algorithms, protocols, channels and node counts
@@ -183,7 +184,7 @@ pub(super) fn run(cli: Cli, given: &Named) -> Result<Code, Error> {
         Command::Tune(args) => tune::run(&args, given),
         Command::Lint(args) => lint::run(&args),
         Command::Check(args) => check::run(&args, given),
-        Command::Merge(args) => merge::run(&args),
+        Command::Merge(args) => merge(&args),
         Command::Report(args) => report::run(&args),
         Command::Schema(args) => schema::run(&args, given),
         Command::Convert(args) => convert::run(&args, given),
@@ -192,6 +193,36 @@ pub(super) fn run(cli: Cli, given: &Named) -> Result<Code, Error> {
         Command::SelfTest(args) => self_test::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::Man(args) => completions::man(&args, Cli::command()),
+    }
+}
+
+/// Runs the command that parts are of, with what they say.
+fn merge(args: &merge::Args) -> Result<Code, Error> {
+    let parts = Parts::read(&args.parts)?;
+    let words: Vec<OsString> = parts.command.iter().map(Into::into).collect();
+    let refused = || {
+        Error::usage(
+            format!("the parts are of `{}`, which is no command that is merged", parts.command.join(" ")),
+            "merge what sweep, check or plan wrote with --shard",
+        )
+    };
+    let Parsed { cli, given, taken } = parsed(&words, call::asked()).map_err(|_| refused())?;
+    call::with_defaults(taken);
+    let (output, page) = (args.output.clone(), args.page.clone());
+    match cli.command {
+        Command::Sweep(mut of) => {
+            (of.output, of.page) = (output, page);
+            sweep::answer(&of, &given, Some(&parts))
+        }
+        Command::Check(mut of) => {
+            (of.output, of.page) = (output, page);
+            check::answer(&of, &given, Some(&parts))
+        }
+        Command::Plan(mut of) => {
+            (of.output, of.page) = (output, page);
+            plan::answer(&of, Some(&parts))
+        }
+        _ => Err(refused()),
     }
 }
 

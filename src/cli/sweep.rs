@@ -7,10 +7,10 @@ use collcast::sim::predict::Prediction;
 use collcast::{Error, Query, Site, views};
 
 use super::call::Code;
-use super::merge::{ShardArgs, write_part};
 use super::output::{Format, OutputArgs, PageArgs, with_nccl_tests};
 use super::progress::watched;
 use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
+use super::shard::{ShardArgs, write_part};
 
 #[derive(clap::Args, Debug)]
 #[command(

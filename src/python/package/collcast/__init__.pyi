@@ -75,6 +75,7 @@ def forecast(
     explain_choice: bool | None = None,
     output: _Values | None = None,
     report: _Values | None = None,
+    shard: _Values | None = None,
     format: _Values | None = None,
     size: _Values | None = None,
     sizes: _Values | None = None,
@@ -154,6 +155,7 @@ def sweep(
     explain_choice: bool | None = None,
     output: _Values | None = None,
     report: _Values | None = None,
+    shard: _Values | None = None,
     format: _Values | None = None,
     size: _Values | None = None,
     sizes: _Values | None = None,
@@ -192,6 +194,7 @@ def plan(
     format: _Values | None = None,
     output: _Values | None = None,
     report: _Values | None = None,
+    shard: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result: ...
 def serve(
@@ -468,6 +471,14 @@ def check(
     choice_tolerance: _Values | None = None,
     error_tolerance: _Values | None = None,
     schema: bool | None = None,
+    format: _Values | None = None,
+    output: _Values | None = None,
+    report: _Values | None = None,
+    shard: _Values | None = None,
+    **more: _Pairs | bool | None,
+) -> Result: ...
+def merge(
+    *values: _Value | None,
     format: _Values | None = None,
     output: _Values | None = None,
     report: _Values | None = None,
