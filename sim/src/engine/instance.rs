@@ -206,9 +206,9 @@ impl LaneSpec {
         (loads, step.send.len() as u64 * store + u64::from(step.dst.is_some() && !placed) * keep)
     }
 
-    /// What a slice of a step takes that this lane moves, `bytes` of it.
-    pub(super) fn uses(&self, step: &Step, bytes: u64, conns: &[ConnSpec]) -> SmallVec<[Use; 8]> {
-        let mut uses = SmallVec::new();
+    /// What a slice of a step takes that this lane moves, `bytes` of it: in place of what `uses` had.
+    pub(super) fn uses(&self, step: &Step, bytes: u64, conns: &[ConnSpec], uses: &mut Vec<Use>) {
+        uses.clear();
         // A lane is bound by its accesses: a send, which loads from memory and stores to a peer, has weight 1.
         let (mut loads, stores) = self.accesses(step, conns);
         // Loads of lines take as long for a wave that is not full; those of the first are there.
@@ -229,20 +229,19 @@ impl LaneSpec {
         for (index, &port) in step.recv.iter().enumerate() {
             let id = self.recv[port];
             if is_first(&step.recv[..index], &self.recv, id) {
-                uses.extend_from_slice(conns[id as usize].uses.of(Section::Load));
+                uses.extend(conns[id as usize].uses.of(Section::Load));
             }
         }
         for (index, &port) in step.send.iter().enumerate() {
             let id = self.send[port];
             let conn = &conns[id as usize];
             if is_first(&step.send[..index], &self.send, id) {
-                uses.extend_from_slice(conn.uses.of(Section::Store));
+                uses.extend(conn.uses.of(Section::Store));
                 if conn.proxy.is_none() {
-                    uses.extend_from_slice(conn.uses.of(Section::Transfer));
+                    uses.extend(conn.uses.of(Section::Transfer));
                 }
             }
         }
-        uses
     }
 
     /// What its warps take at a rate for some bytes of one weight.

@@ -208,7 +208,8 @@ impl<O: Observer> Simulation<'_, '_, O> {
             }
             let (step, bytes) = (&cursor.step, span * spec.element);
             if bytes > 0 {
-                add(bytes, &spec.uses(step, bytes, conns));
+                spec.uses(step, bytes, conns, &mut self.uses);
+                add(bytes, &self.uses);
             }
             for (index, &port) in step.send.iter().enumerate() {
                 let conn = &conns[spec.send[port] as usize];

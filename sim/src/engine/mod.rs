@@ -197,6 +197,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
             gates,
             ready_tasks: Vec::new(),
             flows: Flows::new(instance.resources.iter().copied()),
+            uses: Vec::new(),
             wakes,
             ready: Vec::new(),
             steady: None,
@@ -525,14 +526,16 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
     fn transfer(&mut self, lane: u32) -> bool {
         let instance = self.instance;
         let spec = &instance.lanes[lane as usize];
-        let step = std::mem::take(&mut self.lanes[lane as usize].cursor.step);
-        let span = self.lanes[lane as usize].slice.unwrap_or(0);
-        let bytes = span * spec.element;
-        let uses = spec.uses(&step, bytes, &instance.conns);
-        for (index, &port) in step.send.iter().enumerate() {
+        let run = &self.lanes[lane as usize];
+        let bytes = run.slice.unwrap_or(0) * spec.element;
+        let mut uses = std::mem::take(&mut self.uses);
+        spec.uses(&run.cursor.step, bytes, &instance.conns, &mut uses);
+        for index in 0..run.cursor.step.send.len() {
+            let send = &self.lanes[lane as usize].cursor.step.send;
+            let port = send[index];
             let id = spec.send[port];
             let conn = &instance.conns[id as usize];
-            if conn.proxy.is_some() && conn.checks(bytes) > 0 && is_first(&step.send[..index], &spec.send, id) {
+            if conn.proxy.is_some() && conn.checks(bytes) > 0 && is_first(&send[..index], &spec.send, id) {
                 let run = &mut self.conns[id as usize];
                 run.checks += 1;
                 run.unchecked.push_back(conn.checks(bytes));
@@ -549,11 +552,11 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
                 }
             }
         }
-        self.lanes[lane as usize].cursor.step = step;
         let moves = bytes > 0 && !uses.is_empty();
         if moves {
             self.start_flow(bytes, &uses, Owner::Lane(lane));
         }
+        self.uses = uses;
         moves
     }
 
@@ -583,9 +586,10 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         let span = run.slice.take().unwrap_or(0);
         run.phase = Phase::Ready;
         let bytes = span * spec.element;
-        let step = std::mem::take(&mut run.cursor.step);
+        let (recvs, sends) = (run.cursor.step.recv.len(), run.cursor.step.send.len());
         let began = run.began;
-        for &port in &step.recv {
+        for index in 0..recvs {
+            let port = self.lanes[lane as usize].cursor.step.recv[index];
             let id = spec.recv[port];
             let at = self.now.saturating_add(instance.conns[id as usize].credit.0);
             let conn = &mut self.conns[id as usize];
@@ -599,7 +603,8 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
                 }
             }
         }
-        for &port in &step.send {
+        for index in 0..sends {
+            let port = self.lanes[lane as usize].cursor.step.send[index];
             let id = spec.send[port];
             let conn_spec = &instance.conns[id as usize];
             let there = self.now.saturating_add(conn_spec.latency.0);
@@ -623,14 +628,14 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
             self.observer.message(id, bytes, SimTime(began), SimTime(there));
         }
         let run = &mut self.lanes[lane as usize];
-        if step.signal && run.cursor.at_last_slice(instance.schedules[spec.job as usize]) {
+        let op = run.cursor.step.op;
+        if run.cursor.step.signal && run.cursor.at_last_slice(instance.schedules[spec.job as usize]) {
             run.signals += 1;
             self.ready.extend(run.waiters.drain(..));
         }
-        self.observer.slice(lane, step.op, bytes, SimTime(began), SimTime(self.now));
-        let event = mix(mix(self.now, (spec.template as u64) << 32 | step.op as u64), bytes);
+        self.observer.slice(lane, op, bytes, SimTime(began), SimTime(self.now));
+        let event = mix(mix(self.now, (spec.template as u64) << 32 | op as u64), bytes);
         self.outcome.trace_hash = self.outcome.trace_hash.wrapping_add(event.wrapping_mul(spec.multiplicity));
-        self.lanes[lane as usize].cursor.step = step;
         true
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use smallvec::SmallVec;
 
-use super::flows::Flows;
+use super::flows::{Flows, Use};
 use super::instance::{Instance, Outcome};
 use super::observe::Observer;
 use super::steady::Steady;
@@ -269,6 +269,8 @@ pub(super) struct Simulation<'a, 'o, O: Observer> {
     pub(super) gates: Vec<GateRun>,
     pub(super) ready_tasks: Vec<u32>,
     pub(super) flows: Flows,
+    /// Room for what a slice takes.
+    pub(super) uses: Vec<Use>,
     /// When who wakes: time, tag of the owner.
     pub(super) wakes: BinaryHeap<Reverse<(u64, u32)>>,
     pub(super) ready: Vec<u32>,
