@@ -49,7 +49,7 @@ impl FromStr for Shard {
         let number = |text: &str| text.trim().parse::<usize>().ok();
         let read = text.split_once('/').and_then(|(index, of)| Some(Self { index: number(index)?, of: number(of)? }));
         read.filter(|shard| (1..=shard.of).contains(&shard.index))
-            .ok_or_else(|| Error::usage(format!("`{text}` is no shard: they are 1/N to N/N"), "such as 2/16"))
+            .ok_or_else(|| Error::usage(format!("`{text}` is no shard: write 1/N to N/N"), "such as 2/16"))
     }
 }
 
@@ -128,18 +128,19 @@ impl Parts {
             return Err(Error::usage("there are no parts", "name the files that --shard wrote"));
         };
         for (path, part) in &parts {
-            if (part.shard.of, &part.question) != (first.shard.of, &first.question) {
-                return Err(Error::usage(
-                    format!(
-                        "`{}` and `{}` are parts of different answers: {} and {}",
-                        first_path.display(),
-                        path.display(),
-                        told(first),
-                        told(part)
-                    ),
-                    "give the parts of one command, of one machine file and profile",
-                ));
-            }
+            let differ = if part.shard.of != first.shard.of {
+                format!("one of {}, the other of {}", first.shard.of, part.shard.of)
+            } else if asked(part) != asked(first) {
+                format!("`{}` and `{}`", asked(first).join(" "), asked(part).join(" "))
+            } else if part.question != first.question {
+                "a machine, suite, profile, setting or default changed in between".to_owned()
+            } else {
+                continue;
+            };
+            return Err(Error::usage(
+                format!("`{}` and `{}` are parts of different answers: {differ}", first_path.display(), path.display()),
+                "give the parts of one command",
+            ));
         }
         if let Some([(one, part), (other, _)]) = parts.array_windows().find(|[a, b]| a.1.shard == b.1.shard) {
             return Err(Error::usage(
@@ -155,7 +156,10 @@ impl Parts {
             let (of, list) = (first.shard.of, missing.join(","));
             return Err(Error::usage(
                 format!("of {of} parts these are missing: {list}"),
-                format!("work them out: --shard {}/{of}, or `sbatch --array={list}` of an array job", missing[0]),
+                format!(
+                    "work them out, the first with --shard {}/{of}, or all with `sbatch --array={list}`",
+                    missing[0]
+                ),
             ));
         }
         Ok(Self {
@@ -172,7 +176,7 @@ impl Parts {
     pub fn answers<T: DeserializeOwned>(&self, question: &str) -> Result<Vec<T>, Error> {
         if self.question != question {
             return Err(Error::usage(
-                "a machine, profile, setting or default is not what it was when the parts were made",
+                "a machine, suite, profile, setting or default is not what it was when the parts were made",
                 "make all parts again, or put it back",
             ));
         }
@@ -186,9 +190,18 @@ impl Parts {
     }
 }
 
-/// A part in words.
-fn told(part: &Part<Value>) -> String {
-    format!("part {} of `{}` ({})", part.shard, part.command.join(" "), part.question)
+/// The words that made a part, but for the program, which part it is and where it is written.
+fn asked(part: &Part<Value>) -> Vec<&str> {
+    let mut words = part.command.iter().skip(1).map(String::as_str);
+    let mut asked = Vec::new();
+    while let Some(word) = words.next() {
+        match word {
+            "--shard" | "--output" | "-o" => drop(words.next()),
+            _ if ["--shard=", "--output=", "-o"].iter().any(|name| word.starts_with(name)) => {}
+            _ => asked.push(word),
+        }
+    }
+    asked
 }
 
 fn no_part(path: &Path, why: &str) -> Error {
@@ -200,7 +213,8 @@ fn no_part(path: &Path, why: &str) -> Error {
 
 fn read(path: &Path) -> Result<Part<Value>, Error> {
     let text = read_text("read the part", path)?;
-    let value: Value = serde_json::from_str(&text).map_err(|error| no_part(path, &error.to_string()))?;
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| no_part(path, if error.is_eof() { "it is cut short, or empty" } else { "it is no JSON" }))?;
     match value["schema"].as_str() {
         Some(SCHEMA) => {}
         Some(other) => return Err(no_part(path, &format!("its schema is {other}"))),

@@ -17,7 +17,7 @@ fn parts(folder: &Path, of: usize, command: &[&str]) -> Vec<String> {
         let path = folder.join(format!("part-{index}.json")).to_str().unwrap().to_owned();
         let shard = format!("{index}/{of}");
         let (code, out, err) = collcast(&[command, &["--shard", &shard, "-o", &path]].concat());
-        assert!(code == 0 && out.is_empty() && err.contains(&format!("ok: part {shard} has")), "{err}");
+        assert!(code == 0 && out.is_empty() && err.contains(&format!("ok: part {shard} has the times of")), "{err}");
         path
     };
     (1..=of).map(part).collect()
@@ -113,12 +113,17 @@ fn what_does_not_go_together_is_refused() {
         words.iter().for_each(|word| assert!(err.contains(word), "{files:?}: no `{word}` in {err}"));
     };
     let [one, two] = [parts[0].as_str(), parts[1].as_str()];
-    refused(&[two], &["of 2 parts these are missing: 1", "--shard 1/2", "--array=1"]);
+    refused(&[two], &["of 2 parts these are missing: 1", "the first with --shard 1/2", "--array=1"]);
     refused(&[one, two, two], &["are both part 2/2", "leave one of them out"]);
     assert_eq!(collcast(&["sweep", "h200x4", "-s", "1K,1M", "--shard", "2/2", "-o", &other]).0, 0);
-    refused(&[one, &other], &["parts of different answers", "h200x4"]);
+    refused(&[one, &other], &["parts of different answers", "`sweep h200x4 -s 1K,1M`"]);
+    assert_eq!(collcast(&[&command[..], &["--shard", "2/3", "-o", &other]].concat()).0, 0);
+    refused(&[one, &other], &["parts of different answers: one of 2, the other of 3"]);
+    let (code, _, err) = collcast(&[&command[..], &["--shard", "2/3", "-o", "part.csv"]].concat());
+    assert!(code == 2 && err.contains("a part is JSON"), "{err}");
     for (text, what) in [
-        ("", "is no part of an answer"),
+        ("", "it is cut short, or empty"),
+        ("a,b", "it is no JSON"),
         ("{}", "it has no key `schema`"),
         ("{\"schema\":\"collcast/sweep/1\"}", "its schema is collcast/sweep/1"),
         ("{\"schema\":\"collcast/part/1\",\"version\":\"0.0.1\"}", "was made by version 0.0.1"),
@@ -126,15 +131,16 @@ fn what_does_not_go_together_is_refused() {
         fs::write(&other, text).unwrap();
         refused(&[&other], &[what]);
     }
-    let written = fs::read_to_string(one).unwrap();
+    assert_eq!(collcast(&[&command[..], &["--shard", "1/1", "-o", &other]].concat()).0, 0);
+    let written = fs::read_to_string(&other).unwrap();
     for (from, to, what) in [
-        ("\"index\":1", "\"index\":0", "`0/2` is no shard"),
+        ("\"index\":1", "\"index\":0", "`0/1` is no shard"),
         ("\"command\":[", "\"command\":[\"collcast\",\"topo\",\"list\",", "which is no command that is merged"),
         ("\"time\":", "\"tome\":", "is no part of an answer"),
     ] {
         assert!(written.contains(from), "{from}");
         fs::write(&other, written.replacen(from, to, 1)).unwrap();
-        refused(&[&other, two], &[what]);
+        refused(&[&other], &[what]);
     }
     fs::write(&machine, text.replace("400 Gb/s", "200 Gb/s")).unwrap();
     assert_ne!(fs::read_to_string(&machine).unwrap(), text);
@@ -143,7 +149,7 @@ fn what_does_not_go_together_is_refused() {
         let (code, _, err) =
             collcast(&["sweep", "h200x4", "--shard", shard, more].map(|w| if w.is_empty() { "-q" } else { w }));
         assert!(
-            code == 2 && (err.contains("is no shard: they are 1/N to N/N") || err.contains("cannot be used with")),
+            code == 2 && (err.contains("is no shard: write 1/N to N/N") || err.contains("cannot be used with")),
             "{shard}: {err}"
         );
     }
@@ -190,7 +196,7 @@ fn the_array_job_works() {
 #[test]
 fn the_indexed_job_works() {
     let folder = tempfile::tempdir().unwrap();
-    let text = example("kubernetes-job.yaml").replace("/parts/", "").replace("/parts", ".");
+    let text = example("kubernetes-job.yaml").replace("/parts/first", folder.path().to_str().unwrap());
     let lines: Vec<&str> = text.lines().collect();
     let scripts: Vec<String> = (lines.iter().enumerate())
         .filter(|(_, line)| line.ends_with("- |"))

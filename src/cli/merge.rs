@@ -6,9 +6,9 @@ use super::output::{OutputArgs, PageArgs};
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Each part is what `sweep`, `check` or `plan` wrote with --shard. All parts are merged where they were \
-made: with the same machine files, profiles, defaults and version. The answer, its formats and its exit code are those \
-of the command without --shard.
+    after_help = "Each part is what `sweep`, `check` or `plan` wrote with --shard. Merge in the folder where the parts were \
+made, with the same files of machines, profiles and suites, the same defaults and the same version. The answer and its exit \
+code are those of the command without --shard: parts of `check --update` write the baseline.
 
   for i in 1 2 3 4; do collcast sweep dgx-h100 --nodes 64,256 --shard $i/4 -o part-$i.json; done
   collcast merge part-*.json

@@ -6,11 +6,11 @@ use collcast::values::plural;
 use serde::Serialize;
 
 use super::call::{self, Code};
-use super::output::{OutputArgs, write};
+use super::output::{OutputArgs, extension, write};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ShardArgs {
-    /// Work out only a part of the calls, such as 2/16, and write it for `merge`: for array jobs
+    /// Work out only one of N parts, such as 2/16, and write it as JSON for `merge`: for array jobs
     #[arg(long, value_name = "I/N", conflicts_with_all = ["format", "report"], help_heading = "Output")]
     shard: Option<Shard>,
 }
@@ -29,9 +29,15 @@ pub(crate) fn write_part<T: Serialize>(
     shard: Shard,
     answers: &[T],
 ) -> Result<Code, Error> {
+    if let Some(path) = output.output.as_deref().filter(|path| extension(path).as_deref() != Some("json")) {
+        return Err(Error::usage(
+            format!("a part is JSON, and `{}` is named otherwise", path.display()),
+            "name it .json; `merge` writes the answer in other formats",
+        ));
+    }
     let words = call::words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
     write(output.output.as_deref(), shard::write(words, question, shard, answers).as_bytes())?;
     let calls = plural(answers.len(), "call", "calls");
-    say!("ok: part {shard} has {calls}; `collcast merge` makes the answer of all parts");
+    say!("ok: part {shard} has the times of {calls}; `collcast merge` makes the answer of all parts");
     Ok(Code::SUCCESS)
 }
