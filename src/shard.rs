@@ -1,7 +1,7 @@
 //! One answer from several machines: each works out a part of its calls, and the parts are put together.
 //!
-//! `collcast sweep --shard 2/16` writes a [`Part`], and `collcast merge` reads all of them as [`Parts`] and answers what `sweep`
-//! answers. A part is read by the version that wrote it.
+//! `collcast sweep --shard 2/16` writes a part, and `collcast merge` reads all [`Parts`] and answers what `sweep` answers. A part is
+//! read by the version that wrote it.
 
 use std::fmt;
 use std::fmt::Write as _;
