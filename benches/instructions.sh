@@ -24,7 +24,7 @@ trap 'rm -rf "$counts"' EXIT
 # One thread, since others wait in loops, and no defaults of whoever runs this.
 count() {
   RAYON_NUM_THREADS=1 COLLCAST_CONFIG='' COLLCAST_PROFILES='' valgrind --tool=cachegrind --cache-sim=no \
-    --cachegrind-out-file=/dev/null --log-file="$counts/$1.log" "$program" $2 --quiet >/dev/null
+    --cachegrind-out-file=/dev/null --log-file="$counts/$1.log" "$program" $2 --quiet >/dev/null || return
   sed -n 's/.*I *refs: *//p' "$counts/$1.log" | tr -d , >"$counts/$1"
 }
 jobs=0
@@ -35,9 +35,10 @@ while IFS=, read -r case _ words; do
 done < <(grep -v '^#' $listed | tail -n +2)
 wait
 slower=0
-new=$(mktemp)
+new=$counts/new
 sed '/^case,/q' $listed | sed "1s/.*/# $compiler/" >"$new"
 while IFS=, read -r case before words; do
+  # Nothing is there of one that failed.
   now=$(cat "$counts/$case")
   echo "$case,$now,$words" >>"$new"
   awk -v "case=$case" -v "now=$now" -v "before=$before" \
