@@ -225,6 +225,21 @@ fn a_sweep_prints_a_table_and_one_verdict() {
     assert_eq!(err.lines().filter(|l| l.starts_with("ok:")).count(), 1, "{err}");
 }
 
+/// Goal: of lists of collectives, algorithms and protocols all that there is runs, and what is left out is said.
+#[test]
+fn lists_leave_out_what_a_collective_lacks() {
+    let lists = ["-c", "all_reduce,all_gather", "--algorithm", "ring,tree,pat", "--protocol", "ll,simple"];
+    for command in [&["sweep", "h200x4"][..], &["bench", "h200x4", "--budget", "10ms", "--batches", "3"]] {
+        let (code, out, err) = collcast(&[command, &["-s", "64K", "--format", "csv"], &lists].concat());
+        assert_eq!(code, 0, "{err}");
+        assert!(err.contains("note: all_reduce has no pat/ll, pat/simple: left out"), "{err}");
+        assert!(err.contains("note: all_gather has no tree/ll, tree/simple, pat/ll: left out"), "{err}");
+        let rows = |pair: &str| out.lines().filter(|line| line.contains(pair)).count();
+        let pairs = ["ring,ll,", "ring,simple,", "tree,ll,", "tree,simple,", "pat,ll,", "pat,simple,"].map(rows);
+        assert_eq!(pairs, [2, 2, 1, 1, 0, 1], "{command:?}: {out}");
+    }
+}
+
 /// Goal: sizes are counted as nccl-tests does: the part of every rank starts on 16 bytes.
 /// Method: 3 ranks of 4096 B by hand: 85 groups of 16 B each, 4080 B in all; of an all-reduce, which has no parts, all.
 #[test]

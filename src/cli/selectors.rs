@@ -12,8 +12,8 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol
 use collcast_sim::ids::Rank;
 use collcast_sim::nccl::settings::{self};
 use collcast_sim::predict::{Choice, MOST_CALLS, PredictError};
-use collcast_sim::schedule::Call;
 use collcast_sim::schedule::msccl::Imported;
+use collcast_sim::schedule::{Call, check_supported, valid_protocols};
 use collcast_sim::split::{Split, SplitError};
 use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
@@ -622,6 +622,9 @@ pub(crate) fn queries(call: &CallArgs, sites: &[Site]) -> Result<Vec<Vec<Query>>
             "take fewer sizes or algorithms",
         ));
     }
+    let pairs: Vec<Pair> =
+        algorithms.iter().flat_map(|&algorithm| protocols.iter().map(move |&protocol| (algorithm, protocol))).collect();
+    let of_each: Vec<Vec<Pair>> = collectives.iter().map(|&collective| fitting(collective, &pairs)).collect();
     let mut all = Vec::new();
     for site in sites {
         let topology = &site.topology;
@@ -629,11 +632,13 @@ pub(crate) fn queries(call: &CallArgs, sites: &[Site]) -> Result<Vec<Vec<Query>>
         let groups = call.groups(topology, ranks)?;
         let ranks = groups.as_ref().and_then(|g| g.first()).map_or(ranks, |g| u32::try_from(g.len()).unwrap_or(ranks));
         let mut queries = Vec::new();
-        for &collective in &collectives {
-            for (&algorithm, &protocol, &channels) in product(&algorithms, &protocols, &channels) {
-                for &size in &sizes {
-                    let (call, groups) = (call.call(collective, ranks, size)?, groups.clone());
-                    queries.push(Query { call, algorithm, protocol, channels, schedule: None, groups });
+        for (&collective, pairs) in collectives.iter().zip(&of_each) {
+            for &(algorithm, protocol) in pairs {
+                for &channels in &channels {
+                    for &size in &sizes {
+                        let (call, groups) = (call.call(collective, ranks, size)?, groups.clone());
+                        queries.push(Query { call, algorithm, protocol, channels, schedule: None, groups });
+                    }
                 }
             }
         }
@@ -642,7 +647,29 @@ pub(crate) fn queries(call: &CallArgs, sites: &[Site]) -> Result<Vec<Vec<Query>>
     Ok(all)
 }
 
-/// Each combination, the last of them changing first.
-fn product<'a, A, B, C>(a: &'a [A], b: &'a [B], c: &'a [C]) -> impl Iterator<Item = (&'a A, &'a B, &'a C)> {
-    a.iter().flat_map(move |a| b.iter().flat_map(move |b| c.iter().map(move |c| (a, b, c))))
+/// Who decides on an algorithm and a protocol.
+type Pair = (Choice<Algorithm>, Choice<Protocol>);
+
+/// The pairs asked for that a collective has: what lists name for others is left out. Where it has none of them all are there,
+/// and the forecast says what it can use.
+fn fitting(collective: Collective, asked: &[Pair]) -> Vec<Pair> {
+    let does = |&(algorithm, protocol): &Pair| match (algorithm, protocol) {
+        (Choice::Forced(algorithm), Choice::Forced(protocol)) => {
+            check_supported(collective, algorithm).is_ok() && valid_protocols(algorithm).contains(&protocol)
+        }
+        (Choice::Forced(algorithm), _) => check_supported(collective, algorithm).is_ok(),
+        _ => true,
+    };
+    let (fit, lacking): (Vec<Pair>, Vec<Pair>) = asked.iter().copied().partition(does);
+    if lacking.is_empty() || fit.is_empty() {
+        return asked.to_vec();
+    }
+    let name = |(algorithm, protocol): &Pair| match (algorithm, protocol) {
+        (Choice::Forced(algorithm), Choice::Forced(protocol)) => Some(format!("{algorithm}/{protocol}")),
+        (Choice::Forced(algorithm), _) => Some(algorithm.to_string()),
+        _ => None,
+    };
+    let names: Vec<String> = lacking.iter().filter_map(name).collect();
+    say!("note: {collective} has no {}: left out", names.join(", "));
+    fit
 }
