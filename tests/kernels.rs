@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use collcast::kernels::{self, FitRequest, Outcome, Request, Stats};
 use collcast_sim::compute::fit::{self, Sample};
-use collcast_sim::compute::{Compute, Constant, Kernel};
+use collcast_sim::compute::{Clock, Compute, Constant, Kernel, Memory, MemoryKind};
 use collcast_sim::profile::Role;
 
 use common::collcast;
@@ -350,6 +350,32 @@ fn verdicts_know_what_the_profile_itself_was_off_by() {
     let (code, out, err) = collcast(&["validate", path.to_str().unwrap(), "--compute", "h100"]);
     assert_eq!(code, 0, "{err}");
     assert!(err.contains("warning: 38 times") && err.contains("of the profile's own data"), "{out}{err}");
+}
+
+/// Goal: the kernels that put experts' tokens in order take what was measured, for 2 to 8 experts a token.
+#[test]
+fn kernels_around_experts_take_what_was_measured() {
+    #[derive(serde::Deserialize)]
+    struct Row {
+        kind: MemoryKind,
+        rows: u64,
+        width: u64,
+        reads: u64,
+        writes: u64,
+        us: f64,
+    }
+    let gpu = Compute::builtin("h200").unwrap();
+    let rows = csv::Reader::from_path(data("experts_h200.csv")).unwrap().into_deserialize();
+    let errors: Vec<(MemoryKind, f64)> = rows
+        .map(|row| {
+            let Row { kind, rows, width, reads, writes, us } = row.unwrap();
+            let kernel = Kernel::Memory(Memory { kind, reads, writes, rows, width, kernels: 1 });
+            (kind, gpu.time(&kernel, Clock::BOOST).unwrap().as_us() / us - 1.0)
+        })
+        .collect();
+    assert!(errors.len() > 25 && errors.iter().all(|(_, error)| error.abs() < 0.3), "{errors:?}");
+    let mean = errors.iter().map(|(_, error)| error.abs()).sum::<f64>() / errors.len() as f64;
+    assert!(mean < 0.12, "{mean} {errors:?}");
 }
 
 fn copied(sample: &Sample) -> u64 {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::software::{Kernel, Selective, Software};
 use crate::parallel::{Module, Modules, Parallel, Recompute};
 use crate::transformer::{Attention, Experts, LayerKind, Norm, Transformer};
+use crate::work::ExpertKernels;
 
 /// A tensor that is kept for the backward pass.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -219,11 +220,16 @@ impl<'a> Lines<'a> {
     }
 
     /// Routed experts: their tokens, evenly dealt, are `top_k` times those of the rank, gathered over the ranks that split
-    /// an expert. Source: Megatron-LM, `core/transformer/moe/`; expert parallelism trades tokens and removes none.
+    /// an expert. Source: Megatron-LM, `core/transformer/moe/`; expert parallelism trades tokens and removes none. torchtitan
+    /// keeps what its products in 32 bits read.
     fn experts(&self, experts: &Experts, lines: &mut Vec<Kept>) {
         let routed = experts.top_k as f64 / self.tensor;
         let gathered = routed * self.expert_tensor;
+        let operators = self.software.execution.expert_kernels == ExpertKernels::Operators;
         lines.push(kept("scores of the router", 4.0 * experts.count as f64 / self.residual));
+        if operators {
+            lines.push(kept("tokens of the router in 32 bits", 4.0 * self.hidden / self.residual));
+        }
         lines.push(kept("tokens of experts", self.software.input * self.hidden * gathered));
         let width = experts.width as f64 * routed;
         let gated = self.model.activation.gated();
@@ -236,7 +242,8 @@ impl<'a> Lines<'a> {
         lines.push(kept("inputs of experts' last product", self.software.input * width));
         of_module(Module::MoeAct, &mut lines[start..]);
         if !self.software.scores_inside {
-            lines.push(kept("outputs of experts", 2.0 * self.hidden * gathered));
+            let bytes = if operators { 4.0 } else { 2.0 };
+            lines.push(kept("outputs of experts", bytes * self.hidden * gathered));
         }
         if experts.shared > 0 {
             let start = lines.len();

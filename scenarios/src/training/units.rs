@@ -282,7 +282,7 @@ impl Training<'_> {
             let weights = if delays { times(timer, &passes.backward, Some(true))? } else { Spent::default() };
             let mut backward = times(timer, &passes.backward, delays.then_some(false))?;
             backward.add(&times(timer, &self.sums(parameters), None)?, 1.0);
-            let host = |pieces: &[Piece], backward| single::host(pieces, backward, self.gpu);
+            let host = |pieces: &[Piece], backward| single::host(pieces, backward, self.software, self.gpu);
             Ok(Unit {
                 part,
                 count: 1,
@@ -363,7 +363,8 @@ impl Training<'_> {
             {
                 let back_pieces = [&other.recompute[..], &other.backward, &self.sums(back.parameters)].concat();
                 let host = [(&one.forward, false), (&other.recompute, false), (&other.backward, true)];
-                let host = host.map(|(pieces, backward)| single::host(pieces, backward, self.gpu)).iter().sum();
+                let host =
+                    host.map(|(pieces, backward)| single::host(pieces, backward, self.software, self.gpu)).iter().sum();
                 known.insert(key, timer.both(&one.forward, &back_pieces)?.after_host(host));
             }
             if let Some(spent) = known.get(&key) {

@@ -88,17 +88,24 @@ impl Rank<'_> {
     fn loss(&self) -> Operation {
         let (rows, width) = (self.tokens, self.vocabulary());
         let of = |kind, reads, writes| elements("loss", kind, rows, width, reads, writes);
-        let (copy, softmax) = (MemoryKind::Copy, MemoryKind::Softmax);
+        let (copy, widen, softmax) = (MemoryKind::Copy, MemoryKind::Widen, MemoryKind::Softmax);
         let [mut forward, backward] = match self.software.loss {
             // torch/distributed/tensor/parallel/loss.py, whose kernels are not joined: to 32 bits, largest, difference,
             // exponentials, sum, difference; a one for each target, exponentials, sum with them, product, to 16 bits.
             Loss::Torch if self.tensor > 1 => [
-                vec![of(copy, 3, 6), of(copy, 4, 0), of(copy, 4, 4), of(softmax, 4, 4), of(copy, 4, 0), of(copy, 4, 4)],
+                vec![
+                    of(widen, 2, 4),
+                    of(copy, 4, 0),
+                    of(copy, 4, 4),
+                    of(softmax, 4, 4),
+                    of(copy, 4, 0),
+                    of(copy, 4, 4),
+                ],
                 vec![of(MemoryKind::Fill, 0, 4), of(softmax, 4, 4), of(copy, 8, 4), of(copy, 4, 4), of(copy, 4, 2)],
             ],
-            // To 32 bits (2 and 4 B, `update::WIDENING` times), log-softmax; the gradient of its choice, that of log-softmax, to 16 bits.
+            // To 32 bits, log-softmax; the gradient of its choice, that of log-softmax, to 16 bits.
             Loss::Torch => [
-                vec![of(copy, 3, 6), of(softmax, 4, 4)],
+                vec![of(widen, 2, 4), of(softmax, 4, 4)],
                 vec![of(MemoryKind::Fill, 0, 4), of(softmax, 8, 4), of(copy, 4, 2)],
             ],
             // megatron/core/fusions/fused_cross_entropy.py: to 32 bits with the largest, exponentials and their sum,

@@ -64,6 +64,17 @@ pub enum Dispatch {
     Deepep,
 }
 
+/// What puts experts' tokens in order and multiplies them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExpertKernels {
+    /// A kernel for each move of tokens; a product, its casts and a parameter for each expert (Megatron-LM, Transformer Engine).
+    Written,
+    /// Operators of PyTorch: sorts, indices and batched products, in eager mode in compiled models too. Products are one kernel
+    /// and one parameter for all experts (torchtitan).
+    Operators,
+}
+
 impl Dispatch {
     /// All of them, by name.
     pub const ALL: [(&'static str, Self); 2] = [("alltoall", Self::AllToAll), ("deepep", Self::Deepep)];
@@ -99,6 +110,8 @@ pub struct Execution {
     pub overlaps_experts: bool,
     /// How experts' tokens are exchanged.
     pub dispatch: Dispatch,
+    /// What puts their tokens in order and multiplies them.
+    pub expert_kernels: ExpertKernels,
     /// Tokens of the busiest rank's experts, over the mean; 1 where routing is even.
     pub imbalance: f64,
     /// Whether products add gradients of weights into the ones of 32 bits themselves (`gradient_accumulation_fusion`).
@@ -141,6 +154,7 @@ impl Execution {
         overlaps_messages: true,
         overlaps_experts: false,
         dispatch: Dispatch::AllToAll,
+        expert_kernels: ExpertKernels::Operators,
         imbalance: 1.0,
         accumulates_in_product: false,
         joins_gradients: false,
@@ -163,6 +177,7 @@ impl Execution {
         hides_gradients: true,
         stops_early: false,
         splits_messages: true,
+        expert_kernels: ExpertKernels::Written,
         accumulates_in_product: true,
         joins_gradients: true,
         units: Units::InPlace,

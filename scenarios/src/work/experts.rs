@@ -1,19 +1,35 @@
 //! Experts of one rank: routing, the way of tokens to their experts and back, grouped products.
 //!
-//! Source: Megatron-LM d98e8a64dd, `core/transformer/moe/` (`token_dispatcher.py`, `experts.py`, `shared_experts.py`); the
+//! Source of written kernels: Megatron-LM d98e8a64dd, `core/transformer/moe/` (`token_dispatcher.py`, `experts.py`, `shared_experts.py`); the
 //! DeepSeek-V3 report, 3.2 and 3.3, for 8-bit dispatch and for tokens that go once to every host.
 
 use collcast_sim::collective::Collective;
 use collcast_sim::compute::{Kernel, Memory, MemoryKind, Precision, Tokens};
 
-use super::rank::{Linear, Operation, Rank, elements, exchange, kernel, times};
-use super::{Call, Dispatch, Piece, Routing, Scaling};
+use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, times};
+use super::{Call, Dispatch, ExpertKernels, Piece, Repeated, Routing, Scaling};
 use crate::parallel::{Axis, Module};
 use crate::transformer::Experts;
 
 /// Kernels that make of scores the tokens of each expert: softmax or sigmoid, top-k, scores of the chosen, two masks, a
 /// histogram, sums of it, a sort. Counted in Megatron-LM's `topk_routing_with_score_function` and `_maybe_dtoh`; not measured.
 const ROUTING: u32 = 8;
+/// Those of torchtitan, forward and backward: softmax, bias, top-k, scores of the chosen, their sum and quotient, two counts of
+/// the experts' tokens. Source: its profile, PyTorch 2.11, H200, 2026-11-27.
+const CHOICE: [u32; 2] = [14, 12];
+/// Of a sort of 64-bit keys: eight passes over 8 bits, each after a memset; and of the places of its results.
+const SORT: u32 = 22;
+/// That find the places of the rows of each own expert.
+const PLACES: u32 = 20;
+/// Before rows are added in places: these sorted by passes over 8 bits, of which two do.
+const ADDED: u32 = 12;
+/// Counts of tokens that ranks tell each other: 8 B each, two sums and two copies to the host.
+const COUNTED: (u64, u32) = (8, 4);
+/// Bytes of one score that they read and write together: about one read and write of 4 B each.
+const SCORE: u64 = 4;
+/// Of one key of a sort with its place, read or written.
+const KEY: u64 = 16;
+
 /// How tokens are routed.
 fn routing(experts: &Experts) -> Routing {
     let [experts, groups, chosen] =
@@ -21,13 +37,11 @@ fn routing(experts: &Experts) -> Routing {
     Routing { experts, groups, chosen }
 }
 
-/// Bytes of one score that they read and write together: about one read and write of 4 B each.
-const SCORE: u64 = 4;
-
 impl Rank<'_> {
     /// A layer's experts between the norm before and the sum after.
     pub(super) fn experts(&self, experts: &Experts) -> Vec<Operation> {
-        let mut row = vec![self.router(experts)];
+        let operators = self.execution().expert_kernels == ExpertKernels::Operators;
+        let mut row = vec![if operators { self.router_of_operators(experts) } else { self.router(experts) }];
         if experts.shared > 0 {
             let shared = self.mlp(experts.shared * experts.shared_width, true);
             row.extend(shared.into_iter().map(|operation| operation.of(Module::SharedExperts)));
@@ -38,25 +52,41 @@ impl Rank<'_> {
         let sent = times(&[self.local, experts.top_k]);
         let busy = self.execution().imbalance.max(1.0);
         let here = ((sent.saturating_mul(split)) as f64 * busy).round() as u64;
-        row.push(self.moved("tokens by expert", [self.local, sent]));
+        if operators {
+            row.push(self.sorted(sent));
+            row.extend((parts > 1).then(|| self.counted(experts.count)));
+        } else {
+            row.push(self.moved("tokens by expert", [self.local, sent]));
+        }
         if parts > 1 {
             row.push(self.traded_tokens("dispatch", "gradients of dispatch", experts, true));
         }
         if split > 1 {
             row.push(self.shared_tokens(sent.saturating_mul(split), true));
         }
-        if parts > 1 {
+        if operators {
+            row.push(self.picked("tokens by own expert", [here, here], PLACES));
+        } else if parts > 1 {
             row.push(self.moved("tokens by own expert", [here, here]));
         }
         let own = (experts.count / parts).max(1);
         let width = experts.width / split;
-        let inner = if self.model.activation.gated() { 2 * width } else { width };
         let tokens = Tokens::Even { total: here, groups: own };
         let product = |outputs, inputs| Linear { tokens: tokens.clone(), ..Linear::new(0, outputs, inputs) };
-        row.push(self.linear("experts, gate and up", &product(inner, self.hidden)));
+        if operators && self.model.activation.gated() {
+            row.push(self.linear("experts, gate", &product(width, self.hidden)));
+            let mut up = self.linear("experts, up", &product(width, self.hidden));
+            up.backward.push(elements("sum of gradients", MemoryKind::Copy, here, self.hidden, 4, 2));
+            row.push(up);
+        } else {
+            let inner = if self.model.activation.gated() { 2 * width } else { width };
+            row.push(self.linear("experts, gate and up", &product(inner, self.hidden)));
+        }
         row.push(self.activation(here, width).of(Module::MoeAct));
         row.push(self.linear("experts, down", &product(self.hidden, width)));
-        if parts > 1 {
+        if operators {
+            row.push(self.put("results by rank", here));
+        } else if parts > 1 {
             row.push(self.moved("results by rank", [here, here]));
         }
         if split > 1 {
@@ -65,8 +95,108 @@ impl Rank<'_> {
         if parts > 1 {
             row.push(self.traded_tokens("combine", "gradients of combine", experts, false));
         }
-        row.push(self.moved("results by token", [sent, self.local]));
+        row.push(if operators { self.combined(sent) } else { self.moved("results by token", [sent, self.local]) });
         row
+    }
+
+    /// Routing by operators of PyTorch: scores in 32 bits, by a product that no tensor core runs.
+    ///
+    /// Source: torchtitan 0646ba46a5, `models/common/moe/moe.py`, as are the operations below.
+    fn router_of_operators(&self, experts: &Experts) -> Operation {
+        let (rows, count) = (self.local, experts.count);
+        let product = |weights| {
+            let width = times(&[count, self.hidden]);
+            let multiply = Memory { kind: MemoryKind::Multiply, reads: 0, writes: 0, rows, width, kernels: 1 };
+            Piece::Kernel(Repeated { name: "router", kernel: Kernel::Memory(multiply), count: 1, weights })
+        };
+        let choice = |kernels| {
+            let bytes = times(&[SCORE, rows, count]);
+            let choice = Memory { kind: MemoryKind::Copy, reads: bytes, writes: bytes, rows, width: count, kernels };
+            kernel("routing", Kernel::Memory(choice))
+        };
+        let of = |kind, reads, writes| elements("router", kind, rows, self.hidden, reads, writes);
+        Operation {
+            forward: vec![of(MemoryKind::Widen, 2, 4), product(false), choice(CHOICE[0])],
+            backward: vec![choice(CHOICE[1]), product(false), of(MemoryKind::Copy, 4, 2), product(true)],
+            role: Role::Product,
+            ..Operation::default()
+        }
+    }
+
+    /// Tokens, each once for each of its experts, by expert.
+    fn sorted(&self, sent: u64) -> Operation {
+        let mut sorted = self.picked("tokens by expert", [self.local, sent], 0);
+        let keys = times(&[KEY, sent, 8]);
+        let sort = Memory { kind: MemoryKind::Copy, reads: keys, writes: keys, rows: sent, width: 1, kernels: SORT };
+        sorted.forward.insert(0, kernel("sort of tokens", Kernel::Memory(sort)));
+        sorted
+    }
+
+    /// How many tokens each rank sends for each expert, which the host waits for.
+    fn counted(&self, experts: u64) -> Operation {
+        let (bytes, kernels) = (times(&[COUNTED.0, experts]), COUNTED.1);
+        let counts = Memory { kind: MemoryKind::Copy, reads: bytes, writes: bytes, rows: 1, width: experts, kernels };
+        let call = Call::Collective(Collective::AllToAll);
+        Operation {
+            forward: vec![
+                exchange("counts of tokens", Axis::Expert, call, bytes, false),
+                kernel("counts of tokens", Kernel::Memory(counts)),
+            ],
+            ..Operation::default()
+        }
+    }
+
+    /// `to` rows from places among `from`, which so many kernels find. Gradients of rows of one place are added.
+    fn picked(&self, name: &'static str, [from, to]: [u64; 2], places: u32) -> Operation {
+        let width = self.hidden;
+        let [read, written] = [from, to].map(|rows| times(&[2, rows, width]));
+        let gather =
+            Memory { kind: MemoryKind::Copy, reads: read, writes: written, rows: to, width, kernels: places + 1 };
+        let add = Memory {
+            kind: MemoryKind::Accumulate,
+            reads: written.saturating_add(read),
+            writes: read,
+            rows: to,
+            width,
+            kernels: ADDED + 1,
+        };
+        Operation {
+            forward: vec![kernel(name, Kernel::Memory(gather))],
+            backward: vec![elements(name, MemoryKind::Fill, from, width, 0, 2), kernel(name, Kernel::Memory(add))],
+            ..Operation::default()
+        }
+    }
+
+    /// Rows to places of their own; their gradients from there.
+    fn put(&self, name: &'static str, rows: u64) -> Operation {
+        let of = |kind| vec![elements(name, kind, rows, self.hidden, 2, 2)];
+        Operation { forward: of(MemoryKind::Scatter), backward: of(MemoryKind::Copy), ..Operation::default() }
+    }
+
+    /// Results in the order of tokens, and their sums by the tokens' scores, in 32 bits.
+    fn combined(&self, sent: u64) -> Operation {
+        let (name, width) = ("results by token", self.hidden);
+        let of = |kind, rows, reads, writes| elements(name, kind, rows, width, reads, writes);
+        let [rows, results] = [sent, self.local].map(|rows| times(&[4, rows, width]));
+        let batched = |kind, reads, writes| {
+            kernel(name, Kernel::Memory(Memory { kind, reads, writes, rows: self.local, width, kernels: 1 }))
+        };
+        let mut placed = self.put(name, sent);
+        placed.forward.insert(0, of(MemoryKind::Fill, sent, 0, 2));
+        placed.forward.extend([
+            of(MemoryKind::Widen, sent, 2, 4),
+            batched(MemoryKind::Combine, rows, results),
+            of(MemoryKind::Copy, self.local, 4, 2),
+        ]);
+        let sums = [
+            of(MemoryKind::Widen, self.local, 2, 4),
+            batched(MemoryKind::Spread, results, rows),
+            // Gradients of the scores.
+            batched(MemoryKind::Copy, rows.saturating_add(results), 0),
+            of(MemoryKind::Copy, sent, 4, 2),
+        ];
+        placed.backward.splice(0..0, sums);
+        placed
     }
 
     fn router(&self, experts: &Experts) -> Operation {

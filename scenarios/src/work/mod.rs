@@ -14,7 +14,7 @@ mod rank;
 pub mod single;
 mod update;
 
-pub use execution::{ContextKind, Dispatch, Elements, Execution, Scaling, Units};
+pub use execution::{ContextKind, Dispatch, Elements, Execution, ExpertKernels, Scaling, Units};
 pub use pieces::{Call, Exchange, Passes, Piece, Repeated, Routing};
 pub use update::{accumulate, norms, optimizer, unit};
 

@@ -6,15 +6,15 @@
 use collcast_sim::compute::{Clock, Compute, Constant, Kernel, Unsupported};
 use collcast_sim::units::SimDuration;
 
-use super::{Passes, Piece};
+use super::{ExpertKernels, Passes, Piece};
 use crate::memory::Software;
 use crate::parallel::Parallel;
 use crate::transformer::{LayerKind, Transformer};
 
 /// Host work of a kernel in a forward pass and in a backward pass, in units of `issue.element`: with the modules and views
 /// around it, and with automatic differentiation. Fitted to layers of eager PyTorch on two hosts: to the half of the rows of
-/// `blocks.csv` whose name and sizes have an odd hash (FNV-1a); the other half comes out at a mean of 2.4%. Each expert of a rank
-/// counts by itself: Transformer Engine's `GroupedLinear` loops over them in Python, casts, multiplies and keeps a parameter
+/// `blocks.csv` whose name and sizes have an odd hash (FNV-1a); the other half comes out at a mean of 2.4%. With
+/// [`ExpertKernels::Written`] each expert of a rank counts by itself: Transformer Engine's `GroupedLinear` loops over them in Python, casts, multiplies and keeps a parameter
 /// for each, and Megatron-LM hooks each parameter's gradient.
 const ISSUE: [f64; 2] = [2.05, 5.6];
 
@@ -55,7 +55,7 @@ pub fn block(
     gpu: &Compute,
 ) -> Result<Block, Unsupported> {
     let passes = super::layer(model, kind, parallel, software);
-    let mut work = Work::default();
+    let mut work = Work::new(software);
     work.add(&passes.forward, 1, 0);
     let forward = work.time(gpu)?;
     work.add(&passes.recompute, 1, 0);
@@ -69,7 +69,7 @@ pub fn block(
 /// A precision that the GPU has not.
 pub fn step(model: &Transformer, parallel: &Parallel, software: &Software, gpu: &Compute) -> Result<Time, Unsupported> {
     let count = parallel.micro_batches().max(1);
-    let mut work = Work::default();
+    let mut work = Work::new(software);
     let mut all = |passes: &Passes, layers: u64| {
         work.add(&passes.forward, count * layers, 0);
         work.add(&passes.recompute, count * layers, 0);
@@ -94,8 +94,8 @@ pub fn step(model: &Transformer, parallel: &Parallel, software: &Software, gpu: 
 }
 
 /// Seconds of the host thread that issues the kernels of pieces, of a forward pass or of a backward one.
-pub(crate) fn host(pieces: &[Piece], backward: bool, gpu: &Compute) -> f64 {
-    let mut work = Work::default();
+pub(crate) fn host(pieces: &[Piece], backward: bool, software: &Software, gpu: &Compute) -> f64 {
+    let mut work = Work::new(software);
     work.add(pieces, 1, usize::from(backward));
     work.host(gpu) * 1e-6
 }
@@ -106,19 +106,23 @@ fn tensors(model: &Transformer) -> u64 {
 }
 
 /// Kernels, each so many times in each of the passes.
-#[derive(Default)]
 struct Work {
     mix: Vec<(Kernel, u64)>,
+    experts: ExpertKernels,
     /// Kernels of forward and of backward passes.
     issued: [u64; 2],
 }
 
 impl Work {
+    fn new(software: &Software) -> Self {
+        Self { mix: Vec::new(), experts: software.execution.expert_kernels, issued: [0; 2] }
+    }
+
     fn add(&mut self, pieces: &[Piece], times: u64, pass: usize) {
         for piece in pieces {
             if let Piece::Kernel(run) = piece {
                 let times = times * u64::from(run.count);
-                self.issued[pass] += times * launches(&run.kernel);
+                self.issued[pass] += times * launches(&run.kernel, self.experts);
                 match self.mix.iter_mut().find(|(kernel, _)| *kernel == run.kernel) {
                     Some((_, count)) => *count += times,
                     None => self.mix.push((run.kernel.clone(), times)),
@@ -142,10 +146,11 @@ impl Work {
 }
 
 /// Kernels that a piece launches.
-fn launches(kernel: &Kernel) -> u64 {
+fn launches(kernel: &Kernel, experts: ExpertKernels) -> u64 {
     match kernel {
         Kernel::Memory(memory) => memory.kernels.into(),
-        Kernel::Product(product) => product.tokens.count(),
+        Kernel::Product(product) if experts == ExpertKernels::Written => product.tokens.count(),
+        Kernel::Product(_) => 1,
         Kernel::Attention(_) | Kernel::Optimizer(_) | Kernel::HostCopy(_) => 1,
     }
 }

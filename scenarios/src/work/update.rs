@@ -12,10 +12,6 @@ use crate::transformer::{LayerKind, Transformer};
 /// Elements of one launch of a kernel over many tensors: 320 blocks of 65,536. Source: PyTorch, `MultiTensorApply.cuh`
 /// (`depth_to_max_blocks`) and `ForeachUtils.h` (`kChunkSize`).
 const LAUNCH: u64 = 320 * 65_536;
-/// How much longer than its bytes a kernel of PyTorch takes that widens 16 bits to 32, as it loads them one by one: 1.97 TB/s
-/// where the way back has 3.02 (one H100, PyTorch 2.11, 2026-11-25; `Tensor.float` over 8192 x 14336).
-pub(super) const WIDENING: f64 = 1.5;
-
 /// Bytes of the sum of squares of all gradients, and of each call about it.
 const NORM: u64 = 4;
 
@@ -117,8 +113,8 @@ pub fn unit(parameters: u64, parallel: &Parallel, software: &Software) -> [Vec<P
                 gather.push(many("shard into a buffer", own, states.gathered, states.gathered));
             }
             gather.push(copy("parameters out of a buffer", states.gathered, states.gathered));
-            let wider = if states.reduced > 2.0 { WIDENING } else { 1.0 };
-            let mut reduce = vec![copy("gradients into a buffer", 2.0 * wider, states.reduced * wider)];
+            let kind = if states.reduced > 2.0 { MemoryKind::Widen } else { MemoryKind::Copy };
+            let mut reduce = vec![over("gradients into a buffer", kind, parameters, 2.0, states.reduced)];
             if several {
                 reduce.push(sum());
             }

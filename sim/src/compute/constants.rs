@@ -92,6 +92,18 @@ constants! {
         "to store in fewer bits, or to find the largest of all",
     WorkOptimizer "work.optimizer" "instructions/element" WORK Arithmetic
         "of a step of Adam",
+    WorkWiden "work.widen" "instructions/element" WORK Arithmetic
+        "of 16 bits to 32 in eager PyTorch",
+    WorkScatter "work.scatter" "instructions/element" WORK Arithmetic
+        "of rows put in places that an index tells (index_put_)",
+    WorkAccumulate "work.accumulate" "instructions/element" WORK Arithmetic
+        "of rows added in places that an index tells",
+    WorkMultiply "work.multiply" "instructions/product" WORK Arithmetic
+        "of a multiply-add in 32 bits on cores that are no tensor cores",
+    WorkCombine "work.combine" "instructions/column" WORK Arithmetic
+        "of a token's sum of a few rows, by batched products in 32 bits",
+    WorkSpread "work.spread" "instructions/column" WORK Arithmetic
+        "of the gradient of these rows, likewise",
 
     Flash2Forward "attention.flash2.forward" "of peak" SHARE Attention
         "tensor rate of FlashAttention-2 while it multiplies",

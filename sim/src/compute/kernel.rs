@@ -213,6 +213,18 @@ pub enum MemoryKind {
     Scale,
     /// Stores in fewer bits.
     Quantize,
+    /// 16 bits to 32, loaded one by one.
+    Widen,
+    /// Elements to places that an index tells, an address computed for each.
+    Scatter,
+    /// The same added to what is there, rows of one place by one block.
+    Accumulate,
+    /// `rows` times `width` multiply-adds of a product in 32 bits, which tensor cores do not run.
+    Multiply,
+    /// A sum of a few rows for each of `rows` tokens, with a weight each: batched products of 32 bits, `width` columns.
+    Combine,
+    /// The gradient of those rows, by kernels made for larger products: tiles of 32 rows and 64 columns, mostly empty.
+    Spread,
 }
 
 /// A kernel, or several in a row, whose time is mostly that of its bytes.

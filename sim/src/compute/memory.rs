@@ -38,6 +38,12 @@ pub(super) fn work(gpu: &Compute, m: &Memory, repeated: bool) -> Work {
         MemoryKind::LayerNorm => (gpu.value(Constant::WorkLayerNorm), true),
         MemoryKind::Softmax => (gpu.value(Constant::WorkSoftmax), true),
         MemoryKind::Scale | MemoryKind::Quantize => (gpu.value(Constant::WorkQuantize), true),
+        MemoryKind::Widen => (gpu.value(Constant::WorkWiden), false),
+        MemoryKind::Scatter => (gpu.value(Constant::WorkScatter), false),
+        MemoryKind::Accumulate => (gpu.value(Constant::WorkAccumulate), false),
+        MemoryKind::Multiply => (gpu.value(Constant::WorkMultiply), false),
+        MemoryKind::Combine => (gpu.value(Constant::WorkCombine), false),
+        MemoryKind::Spread => (gpu.value(Constant::WorkSpread), false),
     };
     let (reads, writes) = (m.reads as f64, m.writes as f64);
     let mut cores = instruction_time(gpu, instructions * m.rows as f64 * m.width as f64);

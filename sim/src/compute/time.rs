@@ -1,7 +1,7 @@
 //! Time of a kernel on a GPU.
 
 use super::gpu::{Clock, Compute, Unsupported};
-use super::kernel::Kernel;
+use super::kernel::{Kernel, MemoryKind};
 use super::work::Work;
 use super::{attention, copy, memory, product};
 use crate::units::SimDuration;
@@ -12,6 +12,7 @@ impl Kernel {
         match self {
             Self::Product(p) => product::flops(p),
             Self::Attention(a) => attention::flops(a),
+            Self::Memory(m) if m.kind == MemoryKind::Multiply => 2.0 * m.rows as f64 * m.width as f64,
             Self::Memory(_) | Self::Optimizer(_) | Self::HostCopy(_) => 0.0,
         }
     }
