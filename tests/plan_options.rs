@@ -281,6 +281,16 @@ fn variations_are_plans_with_another_value() {
         grid.len() == 4 && grid[0] < grid[1] && grid[0] < grid[2] && grid[3] > grid[2] && grid[0] > usual,
         "{grid:?}"
     );
+    // Machine, count and layout: replicas are what the GPUs allow.
+    let on = Request { site: SiteSpec::new("dgx-b200"), ..base.clone() };
+    assert_eq!(varied(&["on=dgx-h100,dgx-b200"]), [usual, step(&on)]);
+    let four = Request { gpus: 32, ..base.clone() };
+    assert_eq!(varied(&["gpus=16,x2"]), [usual, step(&four)]);
+    assert_eq!(varied(&["gpus=32", "on=dgx-b200"]), [step(&Request { gpus: 32, ..on })]);
+    let laid = |layout: &str| step(&Request { layout: Some(layout.to_owned()), ..base.clone() });
+    let [one, pipeline] = [laid("tp=1,pp=2,mbs=1"), laid("tp=2,pp=4,vpp=2,mbs=1")];
+    assert_eq!(varied(&["tp=1"]), [one]);
+    assert_eq!(varied(&["tp=2", "pp=4", "vpp=2"]), [pipeline]);
     let refused = |vary: &str, parts: &[&str]| {
         let request = Request { vary: vec![vary.to_owned()], ..two_hosts() };
         let error = plan(&request, &Watch::default()).unwrap_err().render();
@@ -293,6 +303,11 @@ fn variations_are_plans_with_another_value() {
     refused("nics=9", &["8 NICs", "9"]);
     refused("precision=fp9", &["precision=fp9", "known: bf16"]);
     refused("zero=x2", &["values of its own"]);
+    refused("tp=x2", &["values of its own"]);
+    refused("tp=none", &["tp is `none`", "a whole number from 1"]);
+    refused("tp=3", &["has", "ranks", "16 GPUs"]);
+    refused("gpus=20", &["16 ranks", "20 GPUs"]);
+    refused("on=nowhere", &["nowhere"]);
     refused("micro-batch=3", &["does not divide the global batch", "these work"]);
     refused(&format!("gpu.memory={}", vec!["x1"; 300].join(",")), &["300 variations", "at most 200"]);
 }

@@ -106,7 +106,8 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "What if")]
     sensitivities: bool,
     /// Other values of a key: the best layout is simulated with each; keys are constants of both profiles, nic.rate, nvlink.rate, pcie.rate,
-    /// fabric.rate, nics, slowest-gpu, bucket, failure-rate, or a flag of this help. x2, +10 and -10 are of the present value
+    /// fabric.rate, nics, slowest-gpu, bucket, failure-rate, on, gpus, a key of the layout such as tp, or a flag of this help. x2, +10 and -10
+    /// are of the present value
     #[arg(long, value_name = "KEY=A[,B]", help_heading = "What if")]
     vary: Vec<String>,
     /// Write a timeline for ui.perfetto.dev: passes, messages and calls by stage of the best layout's step

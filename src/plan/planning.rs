@@ -59,6 +59,20 @@ fn host(topology: &Topology) -> u64 {
     u64::from(topology.ranks()) / topology.hosts().len().max(1) as u64
 }
 
+/// Refuses GPUs that are no whole number of hosts.
+///
+/// # Errors
+/// These.
+pub(super) fn whole_hosts(gpus: u64, host: u64) -> Result<(), Error> {
+    if gpus == 0 || (gpus > host && !gpus.is_multiple_of(host)) {
+        return Err(Error::usage(
+            format!("{gpus} GPUs are no whole number of hosts of {host}"),
+            format!("ask for 1 to {host}, or a multiple of {host}"),
+        ));
+    }
+    Ok(())
+}
+
 /// What calls take on a machine; plans on it share them.
 ///
 /// # Errors
@@ -162,13 +176,7 @@ impl Planning {
         calls: &Calls<'_>,
         watch: &Watch,
     ) -> Result<Outcome, Error> {
-        let host = calls.host();
-        if request.gpus == 0 || (request.gpus > host && !request.gpus.is_multiple_of(host)) {
-            return Err(Error::usage(
-                format!("{} GPUs are no whole number of hosts of {host}", request.gpus),
-                format!("ask for 1 to {host}, or a multiple of {host}"),
-            ));
-        }
+        whole_hosts(request.gpus, calls.host())?;
         let (layouts, looked_at) = match &request.layout {
             Some(text) => (vec![self.given(request, text, calls)?], (1, 1, 1)),
             None => self.search(request, calls, watch)?,
@@ -254,22 +262,30 @@ impl Planning {
         if let Some(recompute) = request.recompute.filter(|_| !says("recompute")) {
             parallel.recompute = recompute;
         }
+        self.timed(self.on(request.gpus, parallel, says("dp"))?, calls)
+    }
+
+    /// A layout on so many GPUs: its replicas, unless they are given, and its stages.
+    ///
+    /// # Errors
+    /// GPUs that it has no use for, or lacks.
+    pub(super) fn on(&self, gpus: u64, mut parallel: Parallel, replicas_given: bool) -> Result<Parallel, Error> {
         let others = Parallel { data: 1, ..parallel }.ranks();
-        if !says("dp") && request.gpus.is_multiple_of(others) {
-            parallel.data = u32::try_from(request.gpus / others).unwrap_or(u32::MAX);
+        if !replicas_given && gpus.is_multiple_of(others) {
+            parallel.data = u32::try_from(gpus / others).unwrap_or(u32::MAX);
         }
         parallel.split = search::split(&self.model, &parallel);
-        if parallel.ranks() != request.gpus {
+        if parallel.ranks() != gpus {
             return Err(Error::usage(
-                format!("the layout {parallel} has {} ranks, and there are {} GPUs", parallel.ranks(), request.gpus),
-                if says("dp") {
+                format!("the layout {parallel} has {} ranks, and there are {gpus} GPUs", parallel.ranks()),
+                if replicas_given {
                     "leave dp out: it becomes what the GPUs allow"
                 } else {
                     "choose tp, pp and cp whose product divides the GPUs; dp is the rest"
                 },
             ));
         }
-        self.timed(parallel, calls)
+        Ok(parallel)
     }
 
     /// A layout with its time and memory.

@@ -1,6 +1,6 @@
 //! The best layout again with something changed: of the machine, its GPUs, the framework, the batch or the run.
 
-use collcast_scenarios::parallel::Parallel;
+use collcast_scenarios::parallel::{Parallel, Schedule};
 use collcast_scenarios::training::calls::Calls;
 use collcast_sim::collective::nearest;
 use collcast_sim::compute;
@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::fields;
 use super::outcome::{Outcome, Variation};
-use super::planning::{Planning, calls, spec};
+use super::planning::{Planning, calls, spec, whole_hosts};
 use super::request::Request;
 use super::run;
 use crate::error::Error;
@@ -33,11 +33,39 @@ enum Key {
     Bucket,
     /// How often something fails.
     Failures,
+    /// The machine itself.
+    On,
+    /// How many GPUs there are; replicas are what they allow.
+    Gpus,
+    /// A key of the layout.
+    Layout(&'static str),
 }
 
-/// Keys that are neither constants, fields nor of the machine.
-const KEYS: [(&str, Key); 3] =
-    [("slowest-gpu", Key::Slowest), ("bucket", Key::Bucket), ("failure-rate", Key::Failures)];
+impl Key {
+    /// Whether the machine is read again for it, with what others change.
+    fn of_site(self) -> bool {
+        matches!(self, Self::On | Self::Gpus | Self::Field("profile"))
+    }
+}
+
+/// Keys that are neither constants, fields nor of the machine's parts.
+const KEYS: [(&str, Key); 15] = [
+    ("slowest-gpu", Key::Slowest),
+    ("bucket", Key::Bucket),
+    ("failure-rate", Key::Failures),
+    ("on", Key::On),
+    ("gpus", Key::Gpus),
+    ("tp", Key::Layout("tp")),
+    ("pp", Key::Layout("pp")),
+    ("vpp", Key::Layout("vpp")),
+    ("cp", Key::Layout("cp")),
+    ("ep", Key::Layout("ep")),
+    ("etp", Key::Layout("etp")),
+    ("sp", Key::Layout("sp")),
+    ("hsdp", Key::Layout("hsdp")),
+    ("schedule", Key::Layout("schedule")),
+    ("offload", Key::Layout("offload")),
+];
 
 /// Fields that a layout is simulated again with; others are of the search, or of several options.
 const FIELDS: [&str; 16] = [
@@ -134,6 +162,8 @@ struct Varied {
     site: Site,
     /// Whether calls on it take other times than before.
     elsewhere: bool,
+    /// Whether the layout's ranks are others.
+    laid: bool,
     kernels: Vec<(Key, To)>,
 }
 
@@ -150,6 +180,31 @@ impl Varied {
                 self.request.upkeep.failures_times = times;
             }
             Key::Machine(key) => key.set(&mut self.site, to)?,
+            Key::On => self.request.site.topology = Some(self.named(to)?),
+            Key::Gpus => {
+                let gpus = to.of(self.request.gpus as f64)?;
+                if gpus < 1.0 || gpus.fract() != 0.0 {
+                    return Err(format!("there would be {gpus} GPUs: expected a whole number from 1"));
+                }
+                (self.request.gpus, self.laid) = (gpus as u64, true);
+            }
+            Key::Layout(name) => {
+                let value = self.named(to)?;
+                let before = self.parallel;
+                self.parallel.set(name, &value).map_err(|expected| format!("{name} is `{value}`; expected {expected}"))?;
+                let now = &mut self.parallel;
+                // As in a layout that leaves out what follows from these.
+                if name == "tp" && (before.tensor == 1) != (now.tensor == 1) {
+                    now.sequence_parallel = now.tensor > 1;
+                }
+                if name == "vpp" && matches!(now.schedule, Schedule::Interleaved | Schedule::OneForwardOneBackward) {
+                    now.schedule = match now.virtual_stages {
+                        1 => Schedule::OneForwardOneBackward,
+                        _ => Schedule::Interleaved,
+                    };
+                }
+                self.laid = true;
+            }
             Key::Kernel(_) | Key::Slowest | Key::Bucket => {
                 self.kernels.push((key, to.clone()));
                 return Ok(());
@@ -165,14 +220,21 @@ impl Varied {
         self.request.tokens.map(|_| ()).ok_or_else(none)
     }
 
+    /// A value that is no number to be changed.
+    fn named(&self, to: &To) -> Result<String, String> {
+        match to {
+            To::Set(text) => Ok(text.clone()),
+            _ => Err("it has values of its own; x2 and +10 are for rates and constants".to_owned()),
+        }
+    }
+
     fn field(&mut self, name: &'static str, to: &To) -> Result<(), String> {
         if matches!(name, "failures" | "restart" | "storage" | "checkpoint-every") {
             self.runs()?;
         }
         let text = match (name, to) {
-            (_, To::Set(text)) => text.clone(),
-            ("storage", _) => format!("{} B/s", to.of(run::storage(&self.request))?.round()),
-            _ => return Err("it has values of its own; x2 and +10 are for rates and constants".to_owned()),
+            ("storage", To::Times(_) | To::Plus(_)) => format!("{} B/s", to.of(run::storage(&self.request))?.round()),
+            _ => self.named(to)?,
         };
         fields::set(&mut self.request, name, &text)?;
         let (request, parallel) = (&self.request, &mut self.parallel);
@@ -202,17 +264,24 @@ fn simulated(
         parallel: best.layout,
         site: site.clone(),
         elsewhere: false,
+        laid: false,
         kernels: Vec::new(),
     };
-    for (key, to) in change.settings.iter().filter(|(key, _)| *key == Key::Field("profile")) {
+    let (of_site, others): (Vec<_>, Vec<_>) = change.settings.iter().partition(|(key, _)| key.of_site());
+    for (key, to) in &of_site {
         varied.set(*key, to).map_err(refused)?;
+    }
+    if !of_site.is_empty() {
         varied.site = spec(&varied.request)?.load()?;
         varied.elsewhere = true;
     }
-    for (key, to) in change.settings.iter().filter(|(key, _)| *key != Key::Field("profile")) {
+    for (key, to) in others {
         varied.set(*key, to).map_err(refused)?;
     }
     let mut planning = Planning::new(&varied.request, &varied.site)?;
+    if varied.laid {
+        varied.parallel = planning.on(varied.request.gpus, varied.parallel, false)?;
+    }
     for (key, to) in &varied.kernels {
         match *key {
             Key::Kernel(constant) => {
@@ -239,7 +308,11 @@ fn simulated(
         }
     }
     let layout = match varied.elsewhere {
-        true => planning.timed(varied.parallel, &calls(&varied.site)?)?,
+        true => {
+            let calls = calls(&varied.site)?;
+            whole_hosts(varied.request.gpus, calls.host())?;
+            planning.timed(varied.parallel, &calls)?
+        }
         false => planning.timed(varied.parallel, known)?,
     };
     let whole = planning.whole(&varied.request, &varied.site, &layout)?.0;

@@ -125,7 +125,11 @@ impl Parallel {
         Ok(layout)
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
+    /// Sets what one key of a layout says; the others stay.
+    ///
+    /// # Errors
+    /// What the key can be.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
         let large = || value.parse::<u64>().ok().filter(|&n| n > 0).ok_or(COUNT);
         let size = || large().and_then(|n| u32::try_from(n).map_err(|_| "at most 4294967295"));
         match key {

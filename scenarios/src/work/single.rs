@@ -150,7 +150,6 @@ fn launches(kernel: &Kernel, experts: ExpertKernels) -> u64 {
     match kernel {
         Kernel::Memory(memory) => memory.kernels.into(),
         Kernel::Product(product) if experts == ExpertKernels::Written => product.tokens.count(),
-        Kernel::Product(_) => 1,
-        Kernel::Attention(_) | Kernel::Optimizer(_) | Kernel::HostCopy(_) => 1,
+        Kernel::Product(_) | Kernel::Attention(_) | Kernel::Optimizer(_) | Kernel::HostCopy(_) => 1,
     }
 }
