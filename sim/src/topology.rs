@@ -718,6 +718,12 @@ impl Topology {
         self.out[id.index()].iter().map(|&link| (link, self.ends(link).1, self.link(link)))
     }
 
+    /// The first link that was added from one vertex to another; looked for where it ends: switches have many that leave.
+    pub fn link_between(&self, from: VertexId, to: VertexId) -> Option<LinkId> {
+        let arriving = self.graph.edges_directed(node(to), petgraph::Incoming);
+        arriving.filter(|edge| edge.source() == node(from)).map(|edge| link_id(edge.id())).min()
+    }
+
     /// The lowest compute capability of the machine; 0 where no GPU says.
     pub fn compute_capability(&self) -> u32 {
         self.gpus.iter().filter_map(|&g| self.gpu(vertex_id(g))).map(|g| g.compute_capability).min().unwrap_or(0)

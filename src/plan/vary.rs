@@ -191,7 +191,9 @@ impl Varied {
             Key::Layout(name) => {
                 let value = self.named(to)?;
                 let before = self.parallel;
-                self.parallel.set(name, &value).map_err(|expected| format!("{name} is `{value}`; expected {expected}"))?;
+                self.parallel
+                    .set(name, &value)
+                    .map_err(|expected| format!("{name} is `{value}`; expected {expected}"))?;
                 let now = &mut self.parallel;
                 // As in a layout that leaves out what follows from these.
                 if name == "tp" && (before.tensor == 1) != (now.tensor == 1) {

@@ -9,24 +9,14 @@
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::SmallVec;
 
 use super::instance::{ConnSpec, Instance};
 use super::mix::{Mixer, mix};
+use super::refine::{Graph, coarsest};
 use super::uses::{Section, Uses};
 use crate::schedule::program::{Ports, Template};
 use crate::schedule::wiring::UNUSED;
-
-/// Rounds after which a machine without symmetry is simulated as it is: news travels one
-/// connection in two rounds, so this covers patterns of a hundred hops.
-const MAX_ROUNDS: usize = 200;
-/// Rounds between two looks at whether anything is still being told apart.
-const STRIDE: usize = 4;
-
-/// Lanes or connections that a core looks at before it asks for more: fewer are not worth the asking.
-const AT_ONCE: usize = 4096;
 
 /// A folded instance and what became of everything.
 #[derive(Clone, Debug)]
@@ -40,9 +30,6 @@ pub struct Folded<'a> {
     /// For each folded connection, the original it was made from.
     pub conn: Vec<u32>,
 }
-
-/// Lanes and ports at one side of a connection.
-type Ends = SmallVec<[(u32, u64); 1]>;
 
 /// For each template of a schedule, of its receive ports and of its send ports the first that is alike.
 type Alike = Vec<[Ports; 2]>;
@@ -92,7 +79,7 @@ pub fn fold_known<'a>(instance: &Instance<'a>, known: &Folds) -> Folded<'a> {
     let key = of(&(pattern, &initial.conns, &initial.resources, &initial.kernels));
     let found = known.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
     let partition = found.unwrap_or_else(|| {
-        let made = stable(instance, initial).map(|colours| Arc::new(Partition::of(instance, &colours)));
+        let made = stable(instance, &initial).map(|colours| Arc::new(Partition::of(instance, &colours)));
         known.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, made.clone());
         made
     });
@@ -100,42 +87,81 @@ pub fn fold_known<'a>(instance: &Instance<'a>, known: &Folds) -> Folded<'a> {
 }
 
 /// Colours that tell nothing new when they are refined; `None` where they leave too little to fold.
-fn stable(instance: &Instance<'_>, mut colours: Colours) -> Option<Colours> {
+fn stable(instance: &Instance<'_>, initial: &Colours) -> Option<Colours> {
     let alike = alike_ports(instance);
-    let mut ends = vec![[Ends::new(), Ends::new()]; instance.conns.len()];
-    for (lane, spec) in (0..).zip(&instance.lanes) {
-        let alike = &alike[spec.job as usize][spec.template];
-        for (side, ports) in [&spec.recv, &spec.send].into_iter().enumerate() {
-            for (port, &conn) in alike[side].iter().zip(ports).filter(|(_, c)| **c != UNUSED) {
-                ends[conn as usize][side].push((lane, *port as u64));
+    let kinds = [&initial.lanes, &initial.conns, &initial.resources, &initial.kernels];
+    let [lanes, conns, resources, kernels] = kinds.map(Vec::len);
+    let [of_conns, of_resources, of_kernels] = [lanes, lanes + conns, lanes + conns + resources];
+    // Both ways, but for tokens.
+    let graph = Graph::new(of_kernels + kernels, |edge| {
+        for (lane, spec) in instance.lanes.iter().enumerate() {
+            let alike = &alike[spec.job as usize][spec.template];
+            // Which port it is tells them apart, but for those that are alike.
+            for (side, ports) in [&spec.recv, &spec.send].into_iter().enumerate() {
+                for (&port, &conn) in alike[side].iter().zip(ports).filter(|(_, c)| **c != UNUSED) {
+                    let label = labelled(if side == 0 { Role::Receives } else { Role::Sends }, port as u64);
+                    edge(lane, of_conns + conn as usize, label);
+                    edge(of_conns + conn as usize, lane, label);
+                }
+            }
+            let own = spec.own.map(|own| (of_resources + own.0 as usize, Role::Own));
+            let issue = (of_resources + spec.issue.0 as usize, Role::Issue);
+            let kernel = (of_kernels + spec.kernel as usize, Role::Kernel);
+            for (other, role) in [issue, kernel].into_iter().chain(own) {
+                edge(lane, other, labelled(role, 0));
+                edge(other, lane, labelled(role, 0));
+            }
+            for (place, &other) in (0..).zip(&spec.tokens).filter(|(_, other)| (**other as usize) < lanes) {
+                edge(other as usize, lane, labelled(Role::Token, place));
             }
         }
-    }
-    let mut classes = count(&colours);
-    for _ in 0..MAX_ROUNDS / STRIDE {
-        for _ in 0..STRIDE {
-            colours = refine(instance, &alike, &ends, &colours);
+        for (conn, spec) in instance.conns.iter().enumerate() {
+            for (section, (resource, weight)) in spec.uses.iter() {
+                let label = mix(labelled(Role::Uses, section as u64), weight);
+                edge(of_conns + conn, of_resources + resource as usize, label);
+                edge(of_resources + resource as usize, of_conns + conn, label);
+            }
         }
-        let now = count(&colours);
-        if now == classes {
-            return Some(colours);
-        }
-        // Where most lanes differ already, running them all costs no more than telling more.
-        if now[0] * 2 > instance.lanes.len() && instance.lanes.len() > 8 {
-            break;
-        }
-        classes = now;
-    }
-    None
+    });
+    let mut numbers = FxHashMap::default();
+    let kinds_and_colours = (0_u8..).zip(kinds).flat_map(|(kind, colours)| colours.iter().map(move |&c| (kind, c)));
+    let classes = kinds_and_colours
+        .map(|colour| {
+            let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+            *numbers.entry(colour).or_insert(next)
+        })
+        .collect();
+    // Where most lanes differ already, running them all costs no more than telling more.
+    let enough = |classes: &[u32]| lanes > 8 && classes[..lanes].iter().collect::<FxHashSet<_>>().len() * 2 > lanes;
+    let classes = coarsest(&graph, classes, enough)?;
+    let part = |range: std::ops::Range<usize>| classes[range].iter().map(|&class| class.into()).collect();
+    Some(Colours {
+        lanes: part(0..of_conns),
+        conns: part(of_conns..of_resources),
+        resources: part(of_resources..of_kernels),
+        kernels: part(of_kernels..of_kernels + kernels),
+    })
+}
+
+/// What one thing is to another.
+#[derive(Clone, Copy)]
+enum Role {
+    Receives,
+    Sends,
+    Own,
+    Issue,
+    Kernel,
+    Token,
+    Uses,
+}
+
+/// A role with what tells several of it apart.
+fn labelled(role: Role, which: u64) -> u64 {
+    mix(role as u64, which)
 }
 
 fn all(values: impl IntoIterator<Item = u64>) -> u64 {
     values.into_iter().fold(0x5eed, mix)
-}
-
-/// A colour of a multiset: a sum does not depend on the order.
-fn sum(values: impl IntoIterator<Item = u64>) -> u64 {
-    values.into_iter().fold(0, u64::wrapping_add)
 }
 
 fn of(costs: &impl Hash) -> u64 {
@@ -166,54 +192,6 @@ fn initial(instance: &Instance<'_>) -> Colours {
     Colours { lanes, conns, resources, kernels }
 }
 
-fn refine(instance: &Instance<'_>, alike: &[Alike], ends: &[[Ends; 2]], old: &Colours) -> Colours {
-    let port = |&conn: &u32| {
-        if conn == UNUSED { 0 } else { old.conns[conn as usize] }
-    };
-    let lanes = (instance.lanes.par_iter().zip(&old.lanes).with_min_len(AT_ONCE))
-        .map(|(lane, &own)| {
-            let [recv, send] = &alike[lane.job as usize][lane.template];
-            // Which port it is tells them apart, but for those that are alike.
-            let of_ports = |conns: &[u32], alike: &Ports| {
-                sum(conns.iter().zip(alike).map(|(conn, &first)| all([first as u64, port(conn)])))
-            };
-            let ports = [of_ports(&lane.recv, recv), 1, of_ports(&lane.send, send)].into_iter();
-            let token = |&other: &u32| old.lanes.get(other as usize).copied().unwrap_or(0);
-            let ports = ports.chain([2]).chain(lane.tokens.iter().map(token));
-            let alone = lane.own.map_or(0, |own| old.resources[own.0 as usize]);
-            let shared = [own, old.resources[lane.issue.0 as usize], alone, old.kernels[lane.kernel as usize]];
-            all(shared.into_iter().chain(ports))
-        })
-        .collect();
-    let conns = (instance.conns.par_iter().zip(&old.conns).zip(ends).with_min_len(AT_ONCE))
-        .map(|((conn, &own), ends)| {
-            let uses =
-                sum(conn.uses.iter().map(|(section, (r, w))| all([old.resources[r as usize], w, section as u64])));
-            let [receivers, senders] =
-                [&ends[0], &ends[1]].map(|ends| sum(ends.iter().map(|&(l, p)| all([old.lanes[l as usize], p]))));
-            all([own, senders, receivers, uses])
-        })
-        .collect();
-    let mut resources = old.resources.clone();
-    for (conn, &colour) in instance.conns.iter().zip(&old.conns) {
-        for (section, (r, w)) in conn.uses.iter() {
-            resources[r as usize] = resources[r as usize].wrapping_add(all([colour, w, section as u64]));
-        }
-    }
-    let mut kernels = old.kernels.clone();
-    for (lane, &colour) in instance.lanes.iter().zip(&old.lanes) {
-        let r = &mut resources[lane.issue.0 as usize];
-        *r = r.wrapping_add(all([colour, u64::MAX]));
-        if let Some(own) = lane.own {
-            let r = &mut resources[own.0 as usize];
-            *r = r.wrapping_add(all([colour, u64::MAX - 1]));
-        }
-        let k = &mut kernels[lane.kernel as usize];
-        *k = k.wrapping_add(all([colour]));
-    }
-    Colours { lanes, conns, resources, kernels }
-}
-
 fn classes_of(colours: &[u64]) -> (Vec<u32>, Vec<u32>) {
     let mut numbers = FxHashMap::default();
     let mut first = Vec::new();
@@ -227,11 +205,6 @@ fn classes_of(colours: &[u64]) -> (Vec<u32>, Vec<u32>) {
         })
         .collect();
     (class, first)
-}
-
-fn count(colours: &Colours) -> [usize; 4] {
-    [&colours.lanes, &colours.conns, &colours.resources, &colours.kernels]
-        .map(|colours| colours.iter().collect::<FxHashSet<_>>().len())
 }
 
 fn identity<'a>(instance: &Instance<'a>) -> Folded<'a> {

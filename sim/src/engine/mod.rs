@@ -28,6 +28,7 @@ mod instance;
 mod leap;
 mod mix;
 mod observe;
+mod refine;
 mod state;
 mod steady;
 mod tasks;

@@ -314,8 +314,8 @@ impl<'a> Survey<'a> {
                 }
             };
             for &(from, to) in nics.iter().filter(|&&pair| ports.insert(pair)) {
-                let last = joined(to).and_then(|switch| self.topology.links_from(switch).find(|l| l.1 == to));
-                let links = self.ways[edge.way as usize].iter().map(|link| link.0).chain(last.map(|l| l.0));
+                let last = joined(to).and_then(|switch| self.topology.link_between(switch, to));
+                let links = self.ways[edge.way as usize].iter().map(|link| link.0).chain(last);
                 links.for_each(|link| self.incast.add(self.topology, link, from));
             }
         }

@@ -207,7 +207,7 @@ impl<'t> Router<'t> {
             .links_from(from)
             .find(|&(_, next, l)| l.kind == LinkKind::Nvlink && topology.vertex(next).kind == VertexKind::NvSwitch);
         if let Some((up, switch, _)) = switch
-            && let Some((down, _, _)) = topology.links_from(switch).find(|&(_, next, _)| next == to)
+            && let Some(down) = topology.link_between(switch, to)
         {
             return Some((vec![up, down], PathClass::Nvl));
         }
@@ -473,7 +473,7 @@ impl<'t> Router<'t> {
             return Some(leg);
         }
         let (_, last, _) = topology.links_from(to).find(|(_, _, l)| l.kind.is_network())?;
-        let down = topology.links_from(last).find(|&(_, next, _)| next == to)?.0;
+        let down = topology.link_between(last, to)?;
         let mut arriving: FxHashMap<VertexId, u64> = FxHashMap::from_iter([(first, share)]);
         for (at, links) in self.ways(first, last)? {
             let Some(share) = arriving.remove(at) else { continue };
