@@ -83,7 +83,7 @@ fn steps(page: &mut String) -> [Vec<f64>; 2] {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/training");
     let mut errors: Vec<(&str, f64)> = Vec::new();
     for (machine, of) in [("dgx-h100", "steps_h100x2.csv"), ("dgx-h200", "steps_h200x2.csv")] {
-        writeln!(page, "\n| step, two GPUs of {machine} | forecast, ms | error | kernels | measured | exposed | measured | clock, MHz | measured | memory, GiB | measured |\n|---|---|---|---|---|---|---|---|---|---|---|").unwrap();
+        writeln!(page, "\n| forecast / measured, two GPUs of {machine} | step, ms | error | kernels, ms | exposed, ms | clock, MHz | memory, GiB |\n|---|---|---|---|---|---|---|").unwrap();
         for row in csv::Reader::from_path(folder.join(of)).unwrap().into_deserialize() {
             let row: Measured = row.unwrap();
             let request = Request {
@@ -107,9 +107,10 @@ fn steps(page: &mut String) -> [Vec<f64>; 2] {
             let or_none = |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |v| format!("{v:.digits$}"));
             writeln!(
                 page,
-                "| {} | {:.0} | {:+.1}% | {kernels:.0} | {:.0} | {exposed:.0} | {:.0} | {:.0} | {} | {:.1} | {} |",
+                "| {} | {:.0} / {:.0} | {:+.1}% | {kernels:.0} / {:.0} | {exposed:.0} / {:.0} | {:.0} / {} | {:.1} / {} |",
                 row.name,
                 1e3 * step.seconds,
+                1e3 * row.step_s,
                 100.0 * error,
                 1e3 * row.kernels_s,
                 1e3 * row.exposed_s,
