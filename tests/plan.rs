@@ -94,12 +94,12 @@ fn steps(page: &mut String) -> [Vec<f64>; 2] {
             let outcome = plan(&request, &Watch::default()).unwrap();
             let (step, memory) = (&outcome.layouts[0].step, &outcome.layouts[0].memory);
             let error = row.step_s / step.seconds - 1.0;
-            let kind = match row.layout.as_str() {
-                layout if layout.contains("tp=") || layout.contains("cp=") => SPLIT,
-                // The host sets the pace.
-                _ if machine == "dgx-h200" && row.name.ends_with("2k") => HOST,
-                _ if machine == "dgx-h200" => EXPERTS,
-                _ => WHOLE,
+            let kind = match (row.layout.as_str(), &outcome.model.experts) {
+                (layout, _) if layout.contains("tp=") || layout.contains("cp=") => SPLIT,
+                (_, None) => WHOLE,
+                // The GPU has nothing to do, and waits for the host.
+                _ if row.kernels_s + row.exposed_s < 0.8 * row.step_s => HOST,
+                _ => EXPERTS,
             };
             errors.push((kind, error));
             let kernels = 1e3 * (step.kernels + step.slowed + step.optimizer);

@@ -603,8 +603,7 @@ impl Topology {
     pub fn with_links(&self, change: impl Fn(LinkId, Link) -> Link) -> Self {
         let mut graph = (*self.graph).clone();
         for edge in graph.edge_indices() {
-            let id = LinkId(u32::try_from(edge.index()).unwrap_or(u32::MAX));
-            graph[edge] = change(id, graph[edge]);
+            graph[edge] = change(link_id(edge), graph[edge]);
         }
         for index in graph.node_indices() {
             let wire = graph.edges(index).map(|e| *e.weight()).filter(|l| l.kind.is_network()).map(|l| l.rate).max();

@@ -48,24 +48,17 @@ impl Key {
     }
 }
 
-/// Keys that are neither constants, fields nor of the machine's parts.
-const KEYS: [(&str, Key); 15] = [
+/// Keys that are neither constants, fields, of the layout nor of the machine's parts.
+const KEYS: [(&str, Key); 5] = [
     ("slowest-gpu", Key::Slowest),
     ("bucket", Key::Bucket),
     ("failure-rate", Key::Failures),
     ("on", Key::On),
     ("gpus", Key::Gpus),
-    ("tp", Key::Layout("tp")),
-    ("pp", Key::Layout("pp")),
-    ("vpp", Key::Layout("vpp")),
-    ("cp", Key::Layout("cp")),
-    ("ep", Key::Layout("ep")),
-    ("etp", Key::Layout("etp")),
-    ("sp", Key::Layout("sp")),
-    ("hsdp", Key::Layout("hsdp")),
-    ("schedule", Key::Layout("schedule")),
-    ("offload", Key::Layout("offload")),
 ];
+
+/// Keys of a layout that no field is for.
+const LAYOUT: [&str; 10] = ["tp", "pp", "vpp", "cp", "ep", "etp", "sp", "hsdp", "schedule", "offload"];
 
 /// Fields that a layout is simulated again with; others are of the search, or of several options.
 const FIELDS: [&str; 16] = [
@@ -136,7 +129,8 @@ fn keys(name: &str) -> Result<Vec<Key>, Error> {
     let machine = machine::Key::all().map(|(name, key)| (name, Key::Machine(key)));
     let kernels = compute::Constant::ALL.iter().map(|&constant| (constant.name(), Key::Kernel(constant)));
     let fields = FIELDS.into_iter().map(|field| (field, Key::Field(field)));
-    let all: Vec<(&str, Key)> = KEYS.into_iter().chain(machine).chain(fields).chain(kernels).collect();
+    let layout = LAYOUT.into_iter().map(|key| (key, Key::Layout(key)));
+    let all: Vec<(&str, Key)> = KEYS.into_iter().chain(machine).chain(layout).chain(fields).chain(kernels).collect();
     let plain = name.replace('_', "-");
     let found: Vec<Key> = match name.strip_suffix('*') {
         Some(begins) => all.iter().filter(|(known, _)| known.starts_with(begins)).map(|known| known.1).collect(),
@@ -148,7 +142,7 @@ fn keys(name: &str) -> Result<Vec<Key>, Error> {
     let near = nearest(name, all.iter().map(|known| known.0));
     let near = near.map_or_else(String::new, |near| format!(": did you mean `{near}`?"));
     let machine = machine::KEYS.iter().map(|known| known.0);
-    let own: Vec<&str> = machine.chain(KEYS.iter().map(|known| known.0)).chain(FIELDS).collect();
+    let own: Vec<&str> = machine.chain(KEYS.iter().map(|known| known.0)).chain(LAYOUT).chain(FIELDS).collect();
     Err(Error::usage(
         format!("--vary {name}: there is no such key{near}"),
         format!("keys: {}, and the constants that `collcast profile show` and a GPU's profile list", own.join(", ")),
@@ -180,7 +174,7 @@ impl Varied {
                 self.request.upkeep.failures_times = times;
             }
             Key::Machine(key) => key.set(&mut self.site, to)?,
-            Key::On => self.request.site.topology = Some(self.named(to)?),
+            Key::On => self.request.site.topology = Some(Self::named(to)?),
             Key::Gpus => {
                 let gpus = to.of(self.request.gpus as f64)?;
                 if gpus < 1.0 || gpus.fract() != 0.0 {
@@ -188,25 +182,7 @@ impl Varied {
                 }
                 (self.request.gpus, self.laid) = (gpus as u64, true);
             }
-            Key::Layout(name) => {
-                let value = self.named(to)?;
-                let before = self.parallel;
-                self.parallel
-                    .set(name, &value)
-                    .map_err(|expected| format!("{name} is `{value}`; expected {expected}"))?;
-                let now = &mut self.parallel;
-                // As in a layout that leaves out what follows from these.
-                if name == "tp" && (before.tensor == 1) != (now.tensor == 1) {
-                    now.sequence_parallel = now.tensor > 1;
-                }
-                if name == "vpp" && matches!(now.schedule, Schedule::Interleaved | Schedule::OneForwardOneBackward) {
-                    now.schedule = match now.virtual_stages {
-                        1 => Schedule::OneForwardOneBackward,
-                        _ => Schedule::Interleaved,
-                    };
-                }
-                self.laid = true;
-            }
+            Key::Layout(name) => self.layout(name, to)?,
             Key::Kernel(_) | Key::Slowest | Key::Bucket => {
                 self.kernels.push((key, to.clone()));
                 return Ok(());
@@ -222,8 +198,23 @@ impl Varied {
         self.request.tokens.map(|_| ()).ok_or_else(none)
     }
 
+    fn layout(&mut self, name: &'static str, to: &To) -> Result<(), String> {
+        let value = Self::named(to)?;
+        let (before, now) = (self.parallel, &mut self.parallel);
+        now.set(name, &value).map_err(|expected| format!("{name} is `{value}`; expected {expected}"))?;
+        // As in a layout that leaves out what follows from these.
+        if name == "tp" && (before.tensor == 1) != (now.tensor == 1) {
+            now.sequence_parallel = now.tensor > 1;
+        }
+        if name == "vpp" && matches!(now.schedule, Schedule::Interleaved | Schedule::OneForwardOneBackward) {
+            now.schedule = if now.virtual_stages > 1 { Schedule::Interleaved } else { Schedule::OneForwardOneBackward };
+        }
+        self.laid = true;
+        Ok(())
+    }
+
     /// A value that is no number to be changed.
-    fn named(&self, to: &To) -> Result<String, String> {
+    fn named(to: &To) -> Result<String, String> {
         match to {
             To::Set(text) => Ok(text.clone()),
             _ => Err("it has values of its own; x2 and +10 are for rates and constants".to_owned()),
@@ -236,7 +227,7 @@ impl Varied {
         }
         let text = match (name, to) {
             ("storage", To::Times(_) | To::Plus(_)) => format!("{} B/s", to.of(run::storage(&self.request))?.round()),
-            _ => self.named(to)?,
+            _ => Self::named(to)?,
         };
         fields::set(&mut self.request, name, &text)?;
         let (request, parallel) = (&self.request, &mut self.parallel);
@@ -373,7 +364,7 @@ mod tests {
     #[test]
     fn keys_are_told_apart() {
         let constants = machine::Key::all().map(|known| known.0).chain(compute::Constant::ALL.iter().map(|c| c.name()));
-        let names: Vec<&str> = KEYS.iter().map(|known| known.0).chain(FIELDS).chain(constants).collect();
+        let names: Vec<&str> = KEYS.iter().map(|known| known.0).chain(LAYOUT).chain(FIELDS).chain(constants).collect();
         for name in &names {
             assert_eq!(keys(name).unwrap().len(), 1, "{name}");
         }

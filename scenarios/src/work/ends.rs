@@ -1,9 +1,9 @@
 //! What lies before and after the layers: the embedding of tokens, the head and its loss.
 
 use collcast_sim::collective::Collective;
-use collcast_sim::compute::{Kernel, Memory, MemoryKind};
+use collcast_sim::compute::MemoryKind;
 
-use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, times};
+use super::rank::{Linear, Operation, Rank, Role, elements, exchange, sort, times};
 use super::{Call, Piece};
 use crate::memory::Loss;
 use crate::parallel::Axis;
@@ -11,8 +11,6 @@ use crate::parallel::Axis;
 /// Kernels that sort the tokens of an embedding's gradient, so that rows of one token are added by one block. Source: PyTorch
 /// 2.11, `aten/src/ATen/native/cuda/Embedding.cu` and CUB's radix sort of 32-bit keys; counted.
 const SORT: u32 = 8;
-/// Bytes of a token's number and place that one of them reads, and writes.
-const KEY: u64 = 16;
 
 impl Rank<'_> {
     /// Columns of the head, or rows of the embedding, of one rank.
@@ -30,11 +28,9 @@ impl Rank<'_> {
         let (tokens, width) = (self.tokens, self.hidden);
         let copy = |name, rows, reads, writes| elements(name, MemoryKind::Copy, rows, width, reads, writes);
         let mut table = Operation { forward: vec![copy("embedding", tokens, 2, 2)], ..Operation::default() };
-        let keys = times(&[KEY, tokens, SORT.into()]);
-        let sort = Memory { kind: MemoryKind::Copy, reads: keys, writes: keys, rows: tokens, width: 1, kernels: SORT };
         table.backward = vec![
             elements("gradient of the table", MemoryKind::Fill, self.vocabulary(), width, 0, 2),
-            kernel("sort of tokens", Kernel::Memory(sort)),
+            sort("sort of tokens", tokens, SORT.into(), SORT),
             copy("gradient of the table", tokens, 2, 2),
         ];
         if self.execution().accumulates_in_product {

@@ -64,6 +64,11 @@ pub enum Dispatch {
     Deepep,
 }
 
+impl Dispatch {
+    /// All of them, by name.
+    pub const ALL: [(&'static str, Self); 2] = [("alltoall", Self::AllToAll), ("deepep", Self::Deepep)];
+}
+
 /// What puts experts' tokens in order and multiplies them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -73,11 +78,6 @@ pub enum ExpertKernels {
     /// Operators of PyTorch: sorts, indices and batched products, in eager mode in compiled models too. Products are one kernel
     /// and one parameter for all experts (torchtitan).
     Operators,
-}
-
-impl Dispatch {
-    /// All of them, by name.
-    pub const ALL: [(&'static str, Self); 2] = [("alltoall", Self::AllToAll), ("deepep", Self::Deepep)];
 }
 
 /// How a framework runs a step.

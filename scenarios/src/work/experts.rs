@@ -6,7 +6,7 @@
 use collcast_sim::collective::Collective;
 use collcast_sim::compute::{Kernel, Memory, MemoryKind, Precision, Tokens};
 
-use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, times};
+use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, sort, times};
 use super::{Call, Dispatch, ExpertKernels, Piece, Repeated, Routing, Scaling};
 use crate::parallel::{Axis, Module};
 use crate::transformer::Experts;
@@ -17,7 +17,8 @@ const ROUTING: u32 = 8;
 /// Those of torchtitan, forward and backward: softmax, bias, top-k, scores of the chosen, their sum and quotient, two counts of
 /// the experts' tokens. Source: its profile, PyTorch 2.11, H200, 2026-11-27.
 const CHOICE: [u32; 2] = [14, 12];
-/// Of a sort of 64-bit keys: eight passes over 8 bits, each after a memset; and of the places of its results.
+/// Passes of a sort of 64-bit keys, 8 bits each; its kernels, with a memset before each pass, and those of its results' places.
+const PASSES: u64 = 8;
 const SORT: u32 = 22;
 /// That find the places of the rows of each own expert.
 const PLACES: u32 = 20;
@@ -27,8 +28,18 @@ const ADDED: u32 = 12;
 const COUNTED: (u64, u32) = (8, 4);
 /// Bytes of one score that they read and write together: about one read and write of 4 B each.
 const SCORE: u64 = 4;
-/// Of one key of a sort with its place, read or written.
-const KEY: u64 = 16;
+
+/// What brings tokens to their experts and results back, but for exchanges.
+struct Moves {
+    router: Operation,
+    /// In the order of experts, before tokens are sent.
+    by_expert: Vec<Operation>,
+    /// In the order of the rank's own experts, once they are there.
+    by_own_expert: Option<Operation>,
+    /// Results in the order in which tokens came.
+    by_rank: Option<Operation>,
+    by_token: Operation,
+}
 
 /// How tokens are routed.
 fn routing(experts: &Experts) -> Routing {
@@ -40,68 +51,85 @@ fn routing(experts: &Experts) -> Routing {
 impl Rank<'_> {
     /// A layer's experts between the norm before and the sum after.
     pub(super) fn experts(&self, experts: &Experts) -> Vec<Operation> {
-        let operators = self.execution().expert_kernels == ExpertKernels::Operators;
-        let mut row = vec![if operators { self.router_of_operators(experts) } else { self.router(experts) }];
+        let (split, parts) = (u64::from(self.parallel.expert_tensor).max(1), u64::from(self.parallel.expert).max(1));
+        let sent = times(&[self.local, experts.top_k]);
+        let busy = self.execution().imbalance.max(1.0);
+        let here = ((sent.saturating_mul(split)) as f64 * busy).round() as u64;
+        let moves = match self.execution().expert_kernels {
+            ExpertKernels::Written => self.written_moves(experts, sent, here, parts),
+            ExpertKernels::Operators => self.operators_moves(experts, sent, here, parts),
+        };
+        let mut row = vec![moves.router];
         if experts.shared > 0 {
             let shared = self.mlp(experts.shared * experts.shared_width, true);
             row.extend(shared.into_iter().map(|operation| operation.of(Module::SharedExperts)));
             // Its result is added to that of the others.
             row.push(self.sum_of_shared());
         }
-        let (split, parts) = (u64::from(self.parallel.expert_tensor).max(1), u64::from(self.parallel.expert).max(1));
-        let sent = times(&[self.local, experts.top_k]);
-        let busy = self.execution().imbalance.max(1.0);
-        let here = ((sent.saturating_mul(split)) as f64 * busy).round() as u64;
-        if operators {
-            row.push(self.sorted(sent));
-            row.extend((parts > 1).then(|| self.counted(experts.count)));
-        } else {
-            row.push(self.moved("tokens by expert", [self.local, sent]));
-        }
+        row.extend(moves.by_expert);
         if parts > 1 {
             row.push(self.traded_tokens("dispatch", "gradients of dispatch", experts, true));
         }
         if split > 1 {
             row.push(self.shared_tokens(sent.saturating_mul(split), true));
         }
-        if operators {
-            row.push(self.picked("tokens by own expert", [here, here], PLACES));
-        } else if parts > 1 {
-            row.push(self.moved("tokens by own expert", [here, here]));
-        }
-        let own = (experts.count / parts).max(1);
-        let width = experts.width / split;
-        let tokens = Tokens::Even { total: here, groups: own };
-        let product = |outputs, inputs| Linear { tokens: tokens.clone(), ..Linear::new(0, outputs, inputs) };
-        if operators && self.model.activation.gated() {
-            row.push(self.linear("experts, gate", &product(width, self.hidden)));
-            let mut up = self.linear("experts, up", &product(width, self.hidden));
-            up.backward.push(elements("sum of gradients", MemoryKind::Copy, here, self.hidden, 4, 2));
-            row.push(up);
-        } else {
-            let inner = if self.model.activation.gated() { 2 * width } else { width };
-            row.push(self.linear("experts, gate and up", &product(inner, self.hidden)));
-        }
-        row.push(self.activation(here, width).of(Module::MoeAct));
-        row.push(self.linear("experts, down", &product(self.hidden, width)));
-        if operators {
-            row.push(self.put("results by rank", here));
-        } else if parts > 1 {
-            row.push(self.moved("results by rank", [here, here]));
-        }
+        row.extend(moves.by_own_expert);
+        let tokens = Tokens::Even { total: here, groups: (experts.count / parts).max(1) };
+        row.extend(self.products(experts.width / split, here, &tokens));
+        row.extend(moves.by_rank);
         if split > 1 {
             row.push(self.shared_tokens(sent.saturating_mul(split), false));
         }
         if parts > 1 {
             row.push(self.traded_tokens("combine", "gradients of combine", experts, false));
         }
-        row.push(if operators { self.combined(sent) } else { self.moved("results by token", [sent, self.local]) });
+        row.push(moves.by_token);
         row
     }
 
-    /// Routing by operators of PyTorch: scores in 32 bits, by a product that no tensor core runs.
+    /// The experts' products of `here` rows, and what is between them.
+    fn products(&self, width: u64, here: u64, tokens: &Tokens) -> Vec<Operation> {
+        let product = |outputs, inputs| Linear { tokens: tokens.clone(), ..Linear::new(0, outputs, inputs) };
+        let activation = self.activation(here, width).of(Module::MoeAct);
+        let down = self.linear("experts, down", &product(self.hidden, width));
+        if self.gate_apart() {
+            let gate = self.linear("experts, gate", &product(width, self.hidden));
+            let mut up = self.linear("experts, up", &product(width, self.hidden));
+            up.backward.push(elements("sum of gradients", MemoryKind::Copy, here, self.hidden, 4, 2));
+            return vec![gate, up, activation, down];
+        }
+        let inner = if self.model.activation.gated() { 2 * width } else { width };
+        vec![self.linear("experts, gate and up", &product(inner, self.hidden)), activation, down]
+    }
+
+    /// Those of [`ExpertKernels::Written`].
+    fn written_moves(&self, experts: &Experts, sent: u64, here: u64, parts: u64) -> Moves {
+        let among_own = |name| (parts > 1).then(|| self.moved(name, [here, here]));
+        Moves {
+            router: self.router(experts),
+            by_expert: vec![self.moved("tokens by expert", [self.local, sent])],
+            by_own_expert: among_own("tokens by own expert"),
+            by_rank: among_own("results by rank"),
+            by_token: self.moved("results by token", [sent, self.local]),
+        }
+    }
+
+    /// Those of [`ExpertKernels::Operators`], which put tokens in order once more where all experts are here too.
     ///
-    /// Source: torchtitan 0646ba46a5, `models/common/moe/moe.py`, as are the operations below.
+    /// Source: torchtitan 0646ba46a5, `models/common/moe/moe.py` and `utils.py`.
+    fn operators_moves(&self, experts: &Experts, sent: u64, here: u64, parts: u64) -> Moves {
+        let mut by_expert = vec![self.sorted(sent)];
+        by_expert.extend((parts > 1).then(|| self.counted(experts.count)));
+        Moves {
+            router: self.router_of_operators(experts),
+            by_expert,
+            by_own_expert: Some(self.picked("tokens by own expert", [here, here], PLACES)),
+            by_rank: Some(self.put("results by rank", here)),
+            by_token: self.combined(sent),
+        }
+    }
+
+    /// Routing by operators of PyTorch: scores in 32 bits, by a product that no tensor core runs.
     fn router_of_operators(&self, experts: &Experts) -> Operation {
         let (rows, count) = (self.local, experts.count);
         let product = |weights| {
@@ -126,9 +154,7 @@ impl Rank<'_> {
     /// Tokens, each once for each of its experts, by expert.
     fn sorted(&self, sent: u64) -> Operation {
         let mut sorted = self.picked("tokens by expert", [self.local, sent], 0);
-        let keys = times(&[KEY, sent, 8]);
-        let sort = Memory { kind: MemoryKind::Copy, reads: keys, writes: keys, rows: sent, width: 1, kernels: SORT };
-        sorted.forward.insert(0, kernel("sort of tokens", Kernel::Memory(sort)));
+        sorted.forward.insert(0, sort("sort of tokens", sent, PASSES, SORT));
         sorted
     }
 

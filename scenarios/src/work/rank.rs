@@ -316,6 +316,16 @@ pub(super) fn elements(name: &'static str, kind: MemoryKind, rows: u64, width: u
     kernel(name, Kernel::Memory(Memory { kind, reads, writes, rows, width, kernels: 1 }))
 }
 
+/// Bytes of a token's number and place that one pass of a sort reads, and writes.
+const KEY: u64 = 16;
+
+/// A sort of so many numbers of tokens, each with its place.
+pub(super) fn sort(name: &'static str, tokens: u64, passes: u64, kernels: u32) -> Piece {
+    let keys = times(&[KEY, tokens, passes]);
+    let kind = MemoryKind::Copy;
+    kernel(name, Kernel::Memory(Memory { kind, reads: keys, writes: keys, rows: tokens, width: 1, kernels }))
+}
+
 /// One call.
 pub(super) fn exchange(name: &'static str, axis: Axis, call: Call, bytes: u64, hidden: bool) -> Piece {
     Piece::Exchange(Exchange { name, axis, call, bytes, count: 1, hidden })

@@ -193,7 +193,7 @@ pub struct Attention {
     pub causal: bool,
 }
 
-/// What a kernel that memory mostly bounds does with elements.
+/// What a kernel does with elements where no tensor core multiplies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryKind {
@@ -227,7 +227,7 @@ pub enum MemoryKind {
     Spread,
 }
 
-/// A kernel, or several in a row, whose time is mostly that of its bytes.
+/// A kernel, or several in a row, whose time is that of its bytes, or of instructions of its [`MemoryKind`] where these take longer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Memory {
     /// What it does.
