@@ -240,6 +240,18 @@ fn lists_leave_out_what_a_collective_lacks() {
     }
 }
 
+/// Goal: a verdict over several algorithms tells the least time of its size, as its peak is the largest of all.
+#[test]
+fn a_verdict_over_algorithms_tells_the_best_of_them() {
+    let args = ["sweep", "dgx-h100", "--nodes", "2", "--algorithm", "ring,tree", "--protocol", "ll,simple", "-s", "1M"];
+    let (code, out, err) = collcast(&[&args[..], &["--format", "json"]].concat());
+    assert_eq!(code, 0, "{err}");
+    let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let times = answer["rows"].as_array().unwrap().iter().map(|row| row["time_us"].as_f64().unwrap());
+    let least = times.fold(f64::INFINITY, f64::min);
+    assert!(err.contains(&format!("1 MiB takes {least:.1} us")), "{least}: {err}");
+}
+
 /// Goal: sizes are counted as nccl-tests does: the part of every rank starts on 16 bytes.
 /// Method: 3 ranks of 4096 B by hand: 85 groups of 16 B each, 4080 B in all; of an all-reduce, which has no parts, all.
 #[test]

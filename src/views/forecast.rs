@@ -169,7 +169,9 @@ fn for_people(table: &mut Table, rows: &[Row]) {
 fn verdict(outcome: &Outcome) -> Option<Verdict> {
     let best = outcome.rows.iter().max_by(|a, b| a.busbw_gbps.total_cmp(&b.busbw_gbps))?;
     let alike = |row: &&Row| (row.nodes, row.collective) == (best.nodes, best.collective);
-    let smallest = outcome.rows.iter().filter(alike).min_by_key(|row| row.size_bytes)?;
+    // The best at the smallest size, as the peak is the best of all.
+    let first = |a: &&Row, b: &&Row| a.size_bytes.cmp(&b.size_bytes).then(a.time_us.total_cmp(&b.time_us));
+    let smallest = outcome.rows.iter().filter(alike).min_by(first)?;
     let sentence = format!(
         "{} over {} ranks peaks at {} GB/s of bus bandwidth ({}; {}/{} at {}), bound by {}; {} takes {:.1} us",
         best.collective,
