@@ -66,8 +66,9 @@ struct Measured {
     framework: String,
     layout: String,
     step_s: f64,
-    kernels_s: f64,
-    exposed_s: f64,
+    /// By the profiler, where there was one.
+    kernels_s: Option<f64>,
+    exposed_s: Option<f64>,
     clock_mhz: Option<f64>,
     reserved_gib: Option<f64>,
 }
@@ -94,11 +95,12 @@ fn steps(page: &mut String) -> [Vec<f64>; 2] {
             let outcome = plan(&request, &Watch::default()).unwrap();
             let (step, memory) = (&outcome.layouts[0].step, &outcome.layouts[0].memory);
             let error = row.step_s / step.seconds - 1.0;
+            let busy = row.kernels_s.zip(row.exposed_s).map(|(kernels, exposed)| (kernels + exposed) / row.step_s);
             let kind = match (row.layout.as_str(), &outcome.model.experts) {
                 (layout, _) if layout.contains("tp=") || layout.contains("cp=") => SPLIT,
-                (_, None) => WHOLE,
                 // The GPU has nothing to do, and waits for the host.
-                _ if row.kernels_s + row.exposed_s < 0.8 * row.step_s => HOST,
+                _ if busy.is_none_or(|busy| busy < 0.8) => HOST,
+                (_, None) => WHOLE,
                 _ => EXPERTS,
             };
             errors.push((kind, error));
@@ -107,13 +109,13 @@ fn steps(page: &mut String) -> [Vec<f64>; 2] {
             let or_none = |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |v| format!("{v:.digits$}"));
             writeln!(
                 page,
-                "| {} | {:.0} / {:.0} | {:+.1}% | {kernels:.0} / {:.0} | {exposed:.0} / {:.0} | {:.0} / {} | {:.1} / {} |",
+                "| {} | {:.0} / {:.0} | {:+.1}% | {kernels:.0} / {} | {exposed:.0} / {} | {:.0} / {} | {:.1} / {} |",
                 row.name,
                 1e3 * step.seconds,
                 1e3 * row.step_s,
                 100.0 * error,
-                1e3 * row.kernels_s,
-                1e3 * row.exposed_s,
+                or_none(row.kernels_s.map(|s| 1e3 * s), 0),
+                or_none(row.exposed_s.map(|s| 1e3 * s), 0),
                 step.clock * BOOST_MHZ,
                 or_none(row.clock_mhz, 0),
                 memory.total() as f64 / f64::from(1 << 30),
@@ -132,7 +134,7 @@ fn steps(page: &mut String) -> [Vec<f64>; 2] {
 const WHOLE: &str = "replicas only";
 const SPLIT: &str = "layers or sequences split";
 const EXPERTS: &str = "with experts";
-const HOST: &str = "with experts, where the host sets the pace";
+const HOST: &str = "where the host sets the pace";
 
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64

@@ -168,7 +168,8 @@ pub(super) fn sharded(
     timer: &Timer<'_>,
     record: &mut Record<'_>,
 ) -> Result<Step, TrainingError> {
-    let stages = training.stages(layers);
+    // Else the host may be ahead of all that the GPU runs, copies too, which whoever sums the step up sees.
+    let stages = if training.host_waits() { training.stages_with_host(layers) } else { training.stages(layers) };
     let units: Vec<&Unit> =
         stages[0].chunks[0].iter().flat_map(|unit| std::iter::repeat_n(unit, unit.count as usize)).collect();
     let is_root = |index: usize| training.software.keeps_root && (index == 0 || index + 1 == units.len());

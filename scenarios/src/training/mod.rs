@@ -97,7 +97,7 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
     let timed = training.known(&known.passes, &|timer, pieces, weights| timer.pieces(pieces, weights), None)?;
     let (clock, layers) = (timed.0, &timed.1);
     let mut timer = training.timer(clock);
-    let mut stages = training.stages(layers);
+    let mut stages = training.stages_with_host(layers);
     let slow;
     let mut layers = layers;
     if training.slowest > 1.0 {
@@ -106,7 +106,7 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
         layers = &slow;
         let seconds: Vec<f64> = stages.iter().map(|stage| stage.spent().seconds).collect();
         let busiest = (0..stages.len()).max_by(|&a, &b| seconds[a].total_cmp(&seconds[b])).unwrap_or(0);
-        stages[busiest] = training.stages(layers).swap_remove(busiest);
+        stages[busiest] = training.stages_with_host(layers).swap_remove(busiest);
     }
     if training.software.execution.by_units(parallel.zero) && parallel.pipeline == 1 {
         return data::sharded(training, layers, &timer, record);

@@ -65,6 +65,8 @@ pub(crate) struct Spent {
     pub(crate) slowed: f64,
     /// What the GPU waits for the host that issues its kernels.
     pub(crate) issued: f64,
+    /// What the host needs to issue its kernels, while earlier ones run or while it is waited for.
+    pub(crate) host: f64,
     /// Calls with no kernel beside them, by [`Kind`].
     pub(crate) exposed: [f64; Kind::ALL.len()],
     /// Of `seconds`, what calls may take less and more: a variance each.
@@ -72,11 +74,15 @@ pub(crate) struct Spent {
 }
 
 impl Spent {
-    /// No shorter than the host needs to issue it.
-    pub(crate) fn after_host(mut self, host: f64) -> Self {
-        self.issued = (host - self.seconds).max(0.0);
-        self.seconds += self.issued;
-        self
+    /// The GPU waits for the host that issues its kernels.
+    pub(super) fn wait(&mut self, seconds: f64) {
+        self.issued += seconds;
+        self.seconds += seconds;
+    }
+
+    /// What the host is behind where it was not ahead before.
+    pub(super) fn behind(&self) -> f64 {
+        (self.host - self.seconds).max(0.0)
     }
 
     /// No shorter than a copy beside it, which the next one waits for.
@@ -92,6 +98,7 @@ impl Spent {
         self.kernels += other.kernels * times;
         self.slowed += other.slowed * times;
         self.issued += other.issued * times;
+        self.host += other.host * times;
         self.exposed.iter_mut().zip(other.exposed).for_each(|(sum, one)| *sum += one * times);
         // The same call each time: what it is off by adds up.
         self.variance.iter_mut().zip(other.variance).for_each(|(sum, one)| *sum += one * times * times);

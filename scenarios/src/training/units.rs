@@ -13,7 +13,7 @@ use super::spread::slowest_of;
 use crate::memory::{self, Software, of_layer};
 use crate::parallel::{Axis, Parallel, Schedule, Split};
 use crate::transformer::{LayerKind, Transformer};
-use crate::work::{self, Passes, Piece, single};
+use crate::work::{self, ExpertKernels, Passes, Piece, single};
 
 /// What a step's time depends on.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +85,18 @@ pub(super) enum Part {
     Further,
 }
 
+impl Part {
+    /// Tensors of its parameters, to a few.
+    fn tensors(self) -> u64 {
+        match self {
+            Self::Layer(_) | Self::Further => TENSORS,
+            // Its norm, and the product.
+            Self::Head => 2,
+            Self::Embedding => 1,
+        }
+    }
+}
+
 impl Parts {
     fn of(&self, part: Part) -> Option<&Passes> {
         match part {
@@ -109,6 +121,16 @@ pub(crate) struct Unit {
     pub(crate) parameters: [f64; 2],
 }
 
+impl Unit {
+    fn passes(&self) -> [&Spent; 4] {
+        [&self.forward, &self.recompute, &self.backward, &self.weights]
+    }
+
+    fn passes_mut(&mut self) -> [&mut Spent; 4] {
+        [&mut self.forward, &mut self.recompute, &mut self.backward, &mut self.weights]
+    }
+}
+
 /// All of them, timed once: dense layers, layers with experts, embedding, head, modules that predict further tokens.
 pub(crate) struct Layers {
     layers: [Option<Unit>; 2],
@@ -125,6 +147,17 @@ pub(crate) struct Stage {
 impl Stage {
     fn units(&self) -> impl Iterator<Item = &Unit> {
         self.chunks.iter().flatten()
+    }
+
+    /// The GPU waits for the host in each pass, or where that needs longer for all of them: a host that is sooner through with
+    /// one is ahead in later ones.
+    fn wait_for_host(&mut self, in_each: bool) {
+        let Spent { seconds, host, .. } = self.spent();
+        let behind = |unit: &Unit| unit.passes().map(Spent::behind).iter().sum::<f64>() * unit.count as f64;
+        let behind: f64 = self.units().map(behind).sum();
+        let part = if in_each { 1.0 } else { ((host - seconds) / behind).max(0.0) };
+        let units = self.chunks.iter_mut().flatten();
+        units.flat_map(Unit::passes_mut).for_each(|pass| pass.wait(part * pass.behind()));
     }
 
     /// What a micro-batch spends on it, once through all chunks.
@@ -248,7 +281,7 @@ impl Training<'_> {
     /// Of a micro-batch's passes, the part in which kernels run; calls that they wait for count by their power.
     fn busy(&self, layers: &Layers) -> f64 {
         let mut all = Spent::default();
-        self.stages(layers).iter().for_each(|stage| all.add(&stage.spent(), 1.0));
+        self.stages_with_host(layers).iter().for_each(|stage| all.add(&stage.spent(), 1.0));
         let exposed: f64 = all.exposed.iter().sum();
         let busy = (all.kernels + all.slowed + CALL_POWER * exposed) / all.seconds;
         if busy.is_finite() { busy.clamp(0.0, 1.0) } else { 1.0 }
@@ -279,16 +312,19 @@ impl Training<'_> {
     pub(super) fn layers(&self, parts: &Parts, timer: &Timer<'_>, times: Times<'_>) -> Result<Layers, TrainingError> {
         let delays = self.delays();
         let unit = |part: Part, passes: &Passes, parameters: [f64; 2]| -> Result<Unit, TrainingError> {
+            // Issued with the pass that they are put off from.
             let weights = if delays { times(timer, &passes.backward, Some(true))? } else { Spent::default() };
             let mut backward = times(timer, &passes.backward, delays.then_some(false))?;
             backward.add(&times(timer, &self.sums(parameters), None)?, 1.0);
-            let host = |pieces: &[Piece], backward| single::host(pieces, backward, self.software, self.gpu);
+            let pass = |pieces: &[Piece], host: f64| -> Result<Spent, TrainingError> {
+                Ok(Spent { host, ..times(timer, pieces, None)? })
+            };
             Ok(Unit {
                 part,
                 count: 1,
-                forward: times(timer, &passes.forward, None)?.after_host(host(&passes.forward, false)),
-                recompute: times(timer, &passes.recompute, None)?.after_host(host(&passes.recompute, false)),
-                backward: backward.after_host(host(&passes.backward, true)),
+                forward: pass(&passes.forward, self.host(part, &passes.forward, false))?,
+                recompute: pass(&passes.recompute, single::host(&passes.recompute, false, self.software, self.gpu))?,
+                backward: Spent { host: self.host(part, &passes.backward, true), ..backward },
                 weights,
                 parameters,
             })
@@ -312,6 +348,19 @@ impl Training<'_> {
             head: unit(Part::Head, &parts.head, [table, 0.0])?,
             further: any(Part::Further, further)?,
         })
+    }
+
+    /// Seconds of the host for a pass through a unit.
+    fn host(&self, part: Part, pieces: &[Piece], backward: bool) -> f64 {
+        single::host(pieces, backward, self.software, self.gpu)
+            + single::hooks(part.tensors(), backward, self.parallel, self.software, self.gpu)
+    }
+
+    /// Whether the host waits for the GPU in each pass: for messages of a pipeline (Megatron-LM, `batch_p2p_sync`), or for counts
+    /// of tokens, to send them to other ranks or to issue each expert.
+    pub(super) fn host_waits(&self) -> bool {
+        let asks = self.parallel.expert > 1 || self.software.execution.expert_kernels == ExpertKernels::Written;
+        self.parallel.pipeline > 1 || (asks && self.model.dense_layers() < self.model.layers)
     }
 
     /// A layer beside copies of kept tensors to host memory, and back beside its backward pass, on all GPUs of a host at once.
@@ -362,10 +411,12 @@ impl Training<'_> {
                 && let (Some(one), Some(other)) = (parts.of(there.part), parts.of(back.part))
             {
                 let back_pieces = [&other.recompute[..], &other.backward, &self.sums(back.parameters)].concat();
-                let host = [(&one.forward, false), (&other.recompute, false), (&other.backward, true)];
-                let host =
-                    host.map(|(pieces, backward)| single::host(pieces, backward, self.software, self.gpu)).iter().sum();
-                known.insert(key, timer.both(&one.forward, &back_pieces)?.after_host(host));
+                let host = self.host(there.part, &one.forward, false)
+                    + single::host(&other.recompute, false, self.software, self.gpu)
+                    + self.host(back.part, &other.backward, true);
+                let mut spent = Spent { host, ..timer.both(&one.forward, &back_pieces)? };
+                spent.wait(spent.behind());
+                known.insert(key, spent);
             }
             if let Some(spent) = known.get(&key) {
                 sum.add(spent, 1.0);
@@ -391,6 +442,13 @@ impl Training<'_> {
             Stage { chunks: vec![chunk(near), chunk(far)] }
         };
         (0..count).map(both).collect()
+    }
+
+    /// The same, with what each pass waits for the host.
+    pub(super) fn stages_with_host(&self, layers: &Layers) -> Vec<Stage> {
+        let mut stages = self.stages(layers);
+        stages.iter_mut().for_each(|stage| stage.wait_for_host(self.host_waits()));
+        stages
     }
 
     fn one_way(&self, layers: &Layers) -> Vec<Stage> {
@@ -432,7 +490,7 @@ impl Training<'_> {
 
     /// The step with its optimizer, given what the busiest stage spent before it.
     pub(crate) fn whole(&self, stages: &[Stage], spent: Spent, timer: &Timer<'_>) -> Result<Step, TrainingError> {
-        let mut optimizer = 0.0_f64;
+        let (mut optimizer, mut update) = (0.0_f64, 0.0_f64);
         for stage in stages {
             let sum = |place: usize| stage.units().map(|unit| unit.parameters[place] * unit.count as f64).sum::<f64>();
             let shards = [self.parallel.dense_shards(), self.parallel.expert_shards()]
@@ -440,11 +498,14 @@ impl Training<'_> {
             // Two ranks that have the same parameters share the work on them as replicas do.
             let copies = if self.parallel.zero > 0 { self.parallel.copies() as f64 } else { 1.0 };
             let own = (sum(0) / shards[0] as f64 + sum(1) / shards[1] as f64) / copies;
-            let tensors = stage.units().map(|unit| unit.count * TENSORS).sum();
+            let tensors = stage.units().map(|unit| unit.count * unit.part.tensors()).sum();
             let pieces = work::optimizer(own as u64, tensors, self.parallel, self.software);
             optimizer = optimizer.max(timer.pieces(&pieces, None)?.seconds);
+            update = update.max(single::update(tensors, self.parallel, self.software, self.gpu));
         }
-        let seconds = spent.seconds + optimizer;
+        // Passes of a pipeline wait by themselves.
+        let seconds = (spent.seconds + optimizer).max(spent.host + update);
+        let issued = spent.issued + seconds - spent.seconds - optimizer;
         let exposed: f64 = spent.exposed.iter().sum();
         let recomputed = stages.iter().map(|s| s.units().map(|u| u.recompute.kernels * u.count as f64).sum::<f64>());
         let recomputed = recomputed.fold(0.0, f64::max) * self.through_each();
@@ -456,9 +517,9 @@ impl Training<'_> {
             kernels: spent.kernels,
             recomputed,
             slowed: spent.slowed,
-            issued: spent.issued,
+            issued,
             exposed: Kind::ALL.into_iter().zip(spent.exposed).filter(|(_, seconds)| *seconds > 0.0).collect(),
-            bubble: (seconds - optimizer - spent.kernels - spent.slowed - spent.issued - exposed).max(0.0),
+            bubble: (seconds - optimizer - spent.kernels - spent.slowed - issued - exposed).max(0.0),
             optimizer,
             clock: timer.clock.share(),
         })

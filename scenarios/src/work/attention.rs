@@ -149,7 +149,13 @@ impl Rank<'_> {
             value_dim: of.value,
             causal,
         };
-        Piece::Kernel(Repeated { name: "attention", kernel: Kernel::Attention(attention), count, weights: false })
+        Piece::Kernel(Repeated {
+            name: "attention",
+            kernel: Kernel::Attention(attention),
+            count,
+            inner: 0,
+            weights: false,
+        })
     }
 
     /// Fused attention of the tokens of one rank, which has an early and a late part of each sequence.

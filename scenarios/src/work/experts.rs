@@ -6,7 +6,7 @@
 use collcast_sim::collective::Collective;
 use collcast_sim::compute::{Kernel, Memory, MemoryKind, Precision, Tokens};
 
-use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, sort, times};
+use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, operator, sort, times};
 use super::{Call, Dispatch, ExpertKernels, Piece, Repeated, Routing, Scaling};
 use crate::parallel::{Axis, Module};
 use crate::transformer::Experts;
@@ -135,7 +135,7 @@ impl Rank<'_> {
         let product = |weights| {
             let width = times(&[count, self.hidden]);
             let multiply = Memory { kind: MemoryKind::Multiply, reads: 0, writes: 0, rows, width, kernels: 1 };
-            Piece::Kernel(Repeated { name: "router", kernel: Kernel::Memory(multiply), count: 1, weights })
+            Piece::Kernel(Repeated { name: "router", kernel: Kernel::Memory(multiply), count: 1, inner: 0, weights })
         };
         let choice = |kernels| {
             let bytes = times(&[SCORE, rows, count]);
@@ -188,7 +188,10 @@ impl Rank<'_> {
         };
         Operation {
             forward: vec![kernel(name, Kernel::Memory(gather))],
-            backward: vec![elements(name, MemoryKind::Fill, from, width, 0, 2), kernel(name, Kernel::Memory(add))],
+            backward: vec![
+                elements(name, MemoryKind::Fill, from, width, 0, 2),
+                operator(name, Kernel::Memory(add), ADDED),
+            ],
             ..Operation::default()
         }
     }

@@ -24,6 +24,8 @@ pub struct Repeated {
     pub kernel: Kernel,
     /// How many.
     pub count: u32,
+    /// Of the kernels of each, those that an operator launches beside its first, so that the host has little to do for them.
+    pub inner: u32,
     /// Whether only this rank's own step needs the result: gradients of weights, which zero-bubble schedules put off.
     pub weights: bool,
 }

@@ -112,12 +112,18 @@ impl<'a> Rank<'a> {
         forward.push(kernel(name, Kernel::Product(product.clone())));
         backward.push(kernel(name, Kernel::Product(product.of_pass(ProductPass::GradInput))));
         let mut weights =
-            vec![Piece::Kernel(Repeated { name, kernel: Kernel::Product(weights), count: 1, weights: true })];
+            vec![Piece::Kernel(Repeated { name, kernel: Kernel::Product(weights), count: 1, inner: 0, weights: true })];
         if of.bias && !execution.joins_gradients {
             let bytes = times(&[2, rows, of.outputs]);
             let sum = Memory { kind: MemoryKind::Copy, reads: bytes, writes: 0, rows, width: of.outputs, kernels: 1 };
             let kernel = Kernel::Memory(sum);
-            weights.push(Piece::Kernel(Repeated { name: "gradient of a bias", kernel, count: 1, weights: true }));
+            weights.push(Piece::Kernel(Repeated {
+                name: "gradient of a bias",
+                kernel,
+                count: 1,
+                inner: 0,
+                weights: true,
+            }));
         }
         backward.extend(weights);
         Operation { forward, backward, role: Role::Product, ..Operation::default() }
@@ -306,7 +312,12 @@ pub(super) fn times(counts: &[u64]) -> u64 {
 
 /// One kernel.
 pub(super) fn kernel(name: &'static str, kernel: Kernel) -> Piece {
-    Piece::Kernel(Repeated { name, kernel, count: 1, weights: false })
+    operator(name, kernel, 0)
+}
+
+/// Kernels of one operator, so many of which it launches beside its first.
+pub(super) fn operator(name: &'static str, kernel: Kernel, inner: u32) -> Piece {
+    Piece::Kernel(Repeated { name, kernel, count: 1, inner, weights: false })
 }
 
 /// A kernel over elements, with bytes that it reads and writes of each.
@@ -323,7 +334,8 @@ const KEY: u64 = 16;
 pub(super) fn sort(name: &'static str, tokens: u64, passes: u64, kernels: u32) -> Piece {
     let keys = times(&[KEY, tokens, passes]);
     let kind = MemoryKind::Copy;
-    kernel(name, Kernel::Memory(Memory { kind, reads: keys, writes: keys, rows: tokens, width: 1, kernels }))
+    let sort = Memory { kind, reads: keys, writes: keys, rows: tokens, width: 1, kernels };
+    operator(name, Kernel::Memory(sort), kernels.saturating_sub(1))
 }
 
 /// One call.

@@ -6,7 +6,7 @@
 use collcast_sim::compute::{Clock, Compute, Constant, Kernel, Unsupported};
 use collcast_sim::units::SimDuration;
 
-use super::{ExpertKernels, Passes, Piece};
+use super::{Elements, ExpertKernels, Passes, Piece, Units};
 use crate::memory::Software;
 use crate::parallel::Parallel;
 use crate::transformer::{LayerKind, Transformer};
@@ -17,6 +17,23 @@ use crate::transformer::{LayerKind, Transformer};
 /// [`ExpertKernels::Written`] each expert of a rank counts by itself: Transformer Engine's `GroupedLinear` loops over them in Python, casts, multiplies and keeps a parameter
 /// for each, and Megatron-LM hooks each parameter's gradient.
 const ISSUE: [f64; 2] = [2.05, 5.6];
+/// The same of a kernel that an operator launches beside its first, in either pass. Source: 11 us each in a sort of 22 kernels,
+/// where a kernel of an operator of its own took 18 to 20 (profile of experts on an H200, PyTorch 2.11, 2026-11-27).
+const LAUNCH: f64 = 0.6;
+
+/// Host work of hooks that shard parameters, in units of `issue.element`: so much and so much for each tensor, by pass. Read in
+/// `host_h200x2.csv`: layers of few and of many tensors, sharded and not.
+struct Hooks {
+    unit: [f64; 2],
+    tensor: [f64; 2],
+    /// For each tensor in the norm of gradients and in the optimizer.
+    update: f64,
+}
+
+/// FSDP2 gathers a unit and frees it in each pass, and sums its gradients in the backward one.
+const SHARDED: Hooks = Hooks { unit: [110.0, 240.0], tensor: [8.0, 2.0], update: 6.0 };
+/// DTensor splits each operator of layers that no compiler has traced.
+const SPLIT: Hooks = Hooks { unit: [0.0; 2], tensor: [58.0, 74.0], update: 20.0 };
 
 /// How long work takes, by who does it.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -100,6 +117,27 @@ pub(crate) fn host(pieces: &[Piece], backward: bool, software: &Software, gpu: &
     work.host(gpu) * 1e-6
 }
 
+/// Hooks that run in a step.
+fn hooks_of(parallel: &Parallel, software: &Software) -> impl Iterator<Item = Hooks> {
+    let execution = &software.execution;
+    let sharded = execution.units == Units::Parameters && parallel.zero == 3;
+    let split = execution.splits_second && execution.elements == Elements::Eager && parallel.tensor > 1;
+    [sharded.then_some(SHARDED), split.then_some(SPLIT)].into_iter().flatten()
+}
+
+/// Seconds of the host thread for the hooks around a unit of so many tensors.
+pub(crate) fn hooks(tensors: u64, backward: bool, parallel: &Parallel, software: &Software, gpu: &Compute) -> f64 {
+    let pass = usize::from(backward);
+    let of = |hooks: Hooks| hooks.unit[pass] + hooks.tensor[pass] * tensors as f64;
+    hooks_of(parallel, software).map(of).sum::<f64>() * gpu[Constant::IssueElement].value * 1e-6
+}
+
+/// Seconds of the host thread to clip and update so many tensors that hooks have split.
+pub(crate) fn update(tensors: u64, parallel: &Parallel, software: &Software, gpu: &Compute) -> f64 {
+    let of = |hooks: Hooks| hooks.update * tensors as f64;
+    hooks_of(parallel, software).map(of).sum::<f64>() * gpu[Constant::IssueElement].value * 1e-6
+}
+
 /// Tensors of a model's parameters, to a few.
 fn tensors(model: &Transformer) -> u64 {
     (model.layers + model.predictions) * 9 + 3
@@ -109,20 +147,23 @@ fn tensors(model: &Transformer) -> u64 {
 struct Work {
     mix: Vec<(Kernel, u64)>,
     experts: ExpertKernels,
-    /// Kernels of forward and of backward passes.
+    /// Kernels of forward and of backward passes, and those that operators launch beside their first.
     issued: [u64; 2],
+    inner: u64,
 }
 
 impl Work {
     fn new(software: &Software) -> Self {
-        Self { mix: Vec::new(), experts: software.execution.expert_kernels, issued: [0; 2] }
+        Self { mix: Vec::new(), experts: software.execution.expert_kernels, issued: [0; 2], inner: 0 }
     }
 
     fn add(&mut self, pieces: &[Piece], times: u64, pass: usize) {
         for piece in pieces {
             if let Piece::Kernel(run) = piece {
                 let times = times * u64::from(run.count);
-                self.issued[pass] += times * launches(&run.kernel, self.experts);
+                let inner = u64::from(run.inner);
+                self.issued[pass] += times * (launches(&run.kernel, self.experts) - inner);
+                self.inner += times * inner;
                 match self.mix.iter_mut().find(|(kernel, _)| *kernel == run.kernel) {
                     Some((_, count)) => *count += times,
                     None => self.mix.push((run.kernel.clone(), times)),
@@ -132,7 +173,8 @@ impl Work {
     }
 
     fn host(&self, gpu: &Compute) -> f64 {
-        (0..2).map(|pass| self.issued[pass] as f64 * ISSUE[pass] * gpu[Constant::IssueElement].value).sum()
+        let operators: f64 = (0..2).map(|pass| self.issued[pass] as f64 * ISSUE[pass]).sum();
+        (operators + self.inner as f64 * LAUNCH) * gpu[Constant::IssueElement].value
     }
 
     fn time(&self, gpu: &Compute) -> Result<Time, Unsupported> {
