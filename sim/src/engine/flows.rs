@@ -14,7 +14,9 @@
 //! Speed: where many flows hang together, a change seldom reaches far. Rates are max-min fair if and only if
 //! every flow has a resource that is full at its rate, and none that was full below it; so the
 //! flows that a change touches are filled anew beside the others at their known rates, and those
-//! of them for which that no longer holds join until it holds for all.
+//! of them for which that no longer holds join until it holds for all. Resources with room for all
+//! that these flows may take are left out. A flow that only resources of its own hold back changes
+//! no other one, where what it shares is not full: then nothing is filled at all.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -50,6 +52,8 @@ struct Flow {
     beside: u32,
     /// Rate in the filling at work.
     next: u64,
+    /// No rate of its is higher; 0 where nobody has asked.
+    most: u64,
     tag: u32,
 }
 
@@ -64,7 +68,13 @@ struct Resource {
     dirty: bool,
     /// Rate at which its last flows stopped because it was full; 0 where others stopped them all.
     full: u64,
-    /// The same in the filling at work.
+    /// What its flows take of it at their rates, and the sum of their weights, both scaled by [`WEIGHT_ONE`].
+    used: u128,
+    weight: u128,
+    /// What flows that are filled anew may take more of it, scaled alike, and the stamp of the solution for which that is.
+    more: u128,
+    more_stamp: u32,
+    /// The same as `full` in the filling at work.
     filled: u64,
     left: u128,
     weights: u128,
@@ -86,6 +96,8 @@ pub struct Flows {
     free: Vec<u32>,
     resources: Vec<Resource>,
     dirty: Vec<u32>,
+    /// Flows without a rate yet.
+    started: Vec<u32>,
     /// Flows from which only those near a change are solved.
     many: usize,
     stamp: u32,
@@ -125,7 +137,7 @@ impl Flows {
         });
         let flow = &mut self.flows[id as usize];
         flow.work = u128::from(bytes) * WORK_PER_BYTE;
-        (flow.rate, flow.next, flow.place) = (0, 1, UNUSED);
+        (flow.rate, flow.next, flow.most, flow.place) = (0, 1, 0, UNUSED);
         flow.since = now;
         flow.tag = tag;
         flow.uses.clear();
@@ -139,10 +151,11 @@ impl Flows {
             let slot = u32::try_from(flow.uses.len()).unwrap_or(u32::MAX);
             flow.uses.push((resource, weight, u32::try_from(list.flows.len()).unwrap_or(u32::MAX)));
             list.flows.push((id, slot));
-            if !std::mem::replace(&mut list.dirty, true) {
-                self.dirty.push(resource);
-            }
         }
+        for &(resource, weight, _) in &flow.uses {
+            self.resources[resource as usize].weight += u128::from(weight);
+        }
+        self.started.push(id);
         id
     }
 
@@ -157,14 +170,17 @@ impl Flows {
         self.ends.remove(&mut self.flows, id);
         let flow = &mut self.flows[id as usize];
         let tag = flow.tag;
-        let uses = std::mem::take(&mut flow.uses);
-        for &(resource, _, position) in &uses {
+        let (uses, rate) = (std::mem::take(&mut flow.uses), u128::from(flow.rate));
+        for &(resource, weight, position) in &uses {
             let list = &mut self.resources[resource as usize];
+            list.used -= u128::from(weight) * rate;
+            list.weight -= u128::from(weight);
             list.flows.swap_remove(position as usize);
             if let Some(&(moved, slot)) = list.flows.get(position as usize) {
                 self.flows[moved as usize].uses[slot as usize].2 = position;
             }
-            if !std::mem::replace(&mut list.dirty, true) {
+            // Who is not held back by it does not notice.
+            if list.full > 0 && !std::mem::replace(&mut list.dirty, true) {
                 self.dirty.push(resource);
             }
         }
@@ -192,9 +208,7 @@ impl Flows {
 
     /// Sets the rates of all flows that the changes since the last call can touch, from `now` on.
     pub fn solve(&mut self, now: u64) {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        dirty.retain(|&resource| !self.solve_alone(resource, now));
-        self.dirty = dirty;
+        self.solve_apart(now);
         if self.dirty.is_empty() {
             return;
         }
@@ -213,44 +227,102 @@ impl Flows {
         }
     }
 
-    /// Solves a resource that no flow uses, or one flow that shares nothing of what it uses: as filling does, and most
-    /// of what changes where links are not contended. Whether it was one.
+    /// Solves what changes no flow but its own.
+    fn solve_apart(&mut self, now: u64) {
+        for index in 0..self.started.len() {
+            self.begin(self.started[index], now);
+        }
+        self.started.clear();
+        let mut dirty = std::mem::take(&mut self.dirty);
+        dirty.retain(|&resource| !self.solve_alone(resource, now));
+        self.dirty = dirty;
+    }
+
+    /// Gives a flow the rate that resources of its own leave it, where what it shares with others has room for that and holds
+    /// nobody back; else leaves it to be solved.
+    #[inline]
+    fn begin(&mut self, id: u32, now: u64) {
+        let flow = &self.flows[id as usize];
+        // Ended before it had a rate, and perhaps started again.
+        if flow.uses.is_empty() || flow.rate > 0 {
+            return;
+        }
+        self.looked_at += flow.uses.len() as u64;
+        let own = |&&(r, weight, _): &&(u32, u64, u32)| weight > 0 && self.resources[r as usize].flows.len() == 1;
+        let share = |&(r, weight, _): &(u32, u64, u32)| self.resources[r as usize].alone(weight);
+        let level = flow.uses.iter().filter(own).map(share).min();
+        // Nobody takes more of what has room at the rate that its own resources leave it.
+        let most = level.unwrap_or(u64::MAX);
+        let free = |&(r, weight, _): &(u32, u64, u32)| {
+            let resource = &self.resources[r as usize];
+            let more = u128::from(weight) * u128::from(most);
+            weight > 0 && !resource.dirty && resource.full == 0 && resource.has_room(more)
+        };
+        let alone = |&(r, weight, _): &(u32, u64, u32)| weight > 0 && self.resources[r as usize].flows.len() == 1;
+        if let Some(level) = level.filter(|_| flow.uses.iter().all(|used| alone(used) || free(used))) {
+            return self.take_alone(id, now, level);
+        }
+        let tight: SmallVec<[u32; 6]> = flow.uses.iter().filter(|used| !free(used)).map(|used| used.0).collect();
+        for r in tight {
+            if !std::mem::replace(&mut self.resources[r as usize].dirty, true) {
+                self.dirty.push(r);
+            }
+        }
+    }
+
+    /// Gives a flow a rate from now on.
+    fn set_rate(&mut self, id: u32, now: u64, rate: u64) {
+        let flow = &mut self.flows[id as usize];
+        for &(r, weight, _) in &flow.uses {
+            let used = &mut self.resources[r as usize].used;
+            *used = *used + u128::from(weight) * u128::from(rate) - u128::from(weight) * u128::from(flow.rate);
+        }
+        let end = flow.set_rate(now, rate);
+        self.ends.set(&mut self.flows, id, end);
+    }
+
+    /// Solves a resource that has room and holds nobody back any more, or one flow that shares nothing of what it uses: as
+    /// filling does. Whether it was one.
     #[inline]
     fn solve_alone(&mut self, start: u32, now: u64) -> bool {
-        let resource = &mut self.resources[start as usize];
-        let id = match resource.flows[..] {
-            // Solved with the other resources of its flow.
-            _ if !resource.dirty => return true,
-            [] => {
-                (resource.dirty, resource.full) = (false, 0);
-                return true;
-            }
-            [(id, _)] => id,
-            _ => return false,
+        let resource = &self.resources[start as usize];
+        // Solved with the other resources of its flow.
+        if !resource.dirty {
+            return true;
+        }
+        self.looked_at += resource.flows.len() as u64;
+        let holds = |&(id, _): &(u32, u32)| {
+            let rate = self.flows[id as usize].rate;
+            rate == 0 || rate == resource.full
         };
-        let flow = &mut self.flows[id as usize];
+        if resource.flows.is_empty() || resource.has_room(0) && !resource.flows.iter().any(holds) {
+            let resource = &mut self.resources[start as usize];
+            (resource.dirty, resource.full) = (false, 0);
+            return true;
+        }
+        let [(id, _)] = resource.flows[..] else { return false };
+        let flow = &self.flows[id as usize];
         if flow.uses.iter().any(|&(r, weight, _)| weight == 0 || self.resources[r as usize].flows.len() > 1) {
             return false;
         }
-        self.looked_at += flow.uses.len() as u64 + 1;
-        let mut level = u64::MAX;
-        for &(r, weight, _) in &flow.uses {
-            let resource = &mut self.resources[r as usize];
-            resource.left = u128::from(resource.capacity.saturating_sub(resource.held).max(1));
-            (resource.weights, resource.share) = (u128::from(weight), 0);
-            resource.raise_share();
-            self.starved |= resource.held == 0 && (resource.left << 20) < resource.weights;
-            level = level.min(resource.share);
-        }
-        for &(r, _, _) in &flow.uses {
-            let resource = &mut self.resources[r as usize];
-            (resource.dirty, resource.full) = (false, if resource.share == level { level } else { 0 });
-        }
-        if flow.rate != level {
-            let end = flow.set_rate(now, level);
-            self.ends.set(&mut self.flows, id, end);
-        }
+        let level = flow.uses.iter().map(|&(r, weight, _)| self.resources[r as usize].alone(weight)).min();
+        self.take_alone(id, now, level.unwrap_or(1));
         true
+    }
+
+    /// Gives a flow a rate, and says so of the resources that only it uses.
+    fn take_alone(&mut self, id: u32, now: u64, level: u64) {
+        for &(r, weight, _) in &self.flows[id as usize].uses {
+            let resource = &mut self.resources[r as usize];
+            if resource.flows.len() == 1 {
+                resource.dirty = false;
+                resource.full = if resource.alone(weight) == level { level } else { 0 };
+                self.starved |= resource.held == 0 && resource.left() << 20 < u128::from(weight);
+            }
+        }
+        if self.flows[id as usize].rate != level {
+            self.set_rate(id, now, level);
+        }
     }
 
     /// Solves the flows near the changes, if they stay few.
@@ -277,11 +349,18 @@ impl Flows {
                     continue;
                 }
                 self.members.push(id);
-                for &(r, _, _) in &flow.uses {
+                if flow.most == 0 {
+                    let alone = |&(r, weight, _): &(u32, u64, u32)| self.resources[r as usize].most(weight);
+                    flow.most = flow.uses.iter().map(alone).min().unwrap_or(u64::MAX);
+                }
+                let rises = u128::from(flow.most.saturating_sub(flow.rate));
+                for &(r, weight, _) in &flow.uses {
                     let resource = &mut self.resources[r as usize];
-                    if std::mem::replace(&mut resource.seen, self.stamp) != self.stamp {
-                        self.component.push(r);
+                    if resource.seen == self.stamp || resource.stays_free(u128::from(weight) * rises, self.stamp) {
+                        continue;
                     }
+                    resource.seen = self.stamp;
+                    self.component.push(r);
                 }
             }
             if 2 * self.members.len() > self.flows.len() - self.free.len() {
@@ -364,12 +443,15 @@ impl Flows {
         self.beside.clear();
         for &r in &self.component {
             let resource = &mut self.resources[r as usize];
-            resource.left = u128::from(resource.capacity.saturating_sub(resource.held).max(1));
+            resource.left = resource.left();
             (resource.weights, resource.fixed, resource.filled, resource.share) = (0, 0, 0, 0);
         }
         for &id in &self.members {
             for &(r, weight, _) in &self.flows[id as usize].uses {
-                self.resources[r as usize].weights += u128::from(weight);
+                let resource = &mut self.resources[r as usize];
+                if resource.seen == self.stamp {
+                    resource.weights += u128::from(weight);
+                }
             }
         }
     }
@@ -516,11 +598,12 @@ impl Flows {
             let resource = &mut self.resources[r as usize];
             resource.full = resource.filled;
         }
-        for &id in &self.members {
-            let flow = &mut self.flows[id as usize];
+        for index in 0..self.members.len() {
+            let id = self.members[index];
+            let flow = &self.flows[id as usize];
             if flow.rate != flow.next {
-                let end = flow.set_rate(now, flow.next);
-                self.ends.set(&mut self.flows, id, end);
+                let rate = flow.next;
+                self.set_rate(id, now, rate);
             }
         }
     }
@@ -532,6 +615,44 @@ impl Flows {
 }
 
 impl Resource {
+    /// Its capacity without what is taken out of it.
+    fn left(&self) -> u128 {
+        u128::from(self.capacity.saturating_sub(self.held).max(1))
+    }
+
+    /// A rate that no flow of a weight exceeds, whatever is held.
+    fn most(&self, weight: u64) -> u64 {
+        let share = (u128::from(self.capacity) << 20) / u128::from(weight.max(1));
+        u64::try_from(share).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// Whether it has room for all that flows which are filled anew may take more of it, one of them now known to take so much
+    /// more: then it holds nobody back.
+    fn stays_free(&mut self, more: u128, stamp: u32) -> bool {
+        if std::mem::replace(&mut self.more_stamp, stamp) != stamp {
+            self.more = 0;
+        }
+        self.more += more;
+        self.full == 0 && self.has_room(self.more)
+    }
+
+    /// The rate of a flow that has it for itself: as [`Self::raise_share`].
+    fn alone(&self, weight: u64) -> u64 {
+        let scaled = self.left() << 20;
+        let share = match u64::try_from(scaled) {
+            Ok(scaled) => scaled / weight,
+            Err(_) => u64::try_from(scaled / u128::from(weight)).unwrap_or(u64::MAX),
+        };
+        share.max(1)
+    }
+
+    /// Whether filling would not find it full if its flows took so much more, scaled by [`WEIGHT_ONE`]: shares are rounded down
+    /// by less than a weight each, and what each of the levels takes is rounded up.
+    fn has_room(&self, more: u128) -> bool {
+        let rounds = (self.flows.len() as u128 + 1) << 20;
+        self.used + more + self.weight + rounds < self.left() << 20
+    }
+
     /// The rate at which the flows that are still open would fill it; at least 1 byte/s, so
     /// that everything ends. Stopping flows below it raises it, or leaves it: rounding may not sink it.
     fn raise_share(&mut self) {
@@ -713,14 +834,16 @@ mod tests {
         /// Goal: after any changes, solving near them gives what solving all from the start gives.
         #[test]
         fn near_is_as_good_as_all(
-            capacities in prop::collection::vec(1_000_000_u64..500_000_000, 20..60),
+            shared in prop::collection::vec(1_000_000_u64..500_000_000, 20..60),
+            own in prop::collection::vec(100_000_u64..100_000_000, 120),
             changes in prop::collection::vec((0_usize..8, any::<prop::sample::Index>(), prop::collection::vec((0_u32..60, 1_u64..4), 1..4)), 20..120),
         ) {
-            let resources = capacities.len() as u32;
+            let resources = shared.len() as u32;
+            let capacities = [&shared[..], &own[..]].concat();
             let mut near = Flows { many: 0, ..Flows::new(capacities.iter().copied()) };
             let mut live: Vec<(u32, Vec<Use>)> = Vec::new();
             let mut held = vec![0; capacities.len()];
-            let mut solved_near = 0;
+            let (mut solved_apart, mut solved_near) = (0, 0);
             for (time, (what, which, uses)) in changes.iter().enumerate() {
                 match what {
                     0 | 1 if !live.is_empty() => {
@@ -735,19 +858,25 @@ mod tests {
                     }
                     _ => {
                         // Neighbours on a line share a resource here and there.
-                        let from = which.index(capacities.len()) as u32;
-                        let uses: Vec<Use> = uses.iter().map(|&(r, w)| ((from + r % 3) % resources, w * WEIGHT_ONE / 2)).collect();
+                        let from = which.index(shared.len()) as u32;
+                        let mut uses: Vec<Use> = uses.iter().map(|&(r, w)| ((from + r % 3) % resources, w * WEIGHT_ONE / 2)).collect();
+                        // Most have a resource of their own too, which may hold them back.
+                        uses.extend((what % 4 != 3).then_some((resources + time as u32, WEIGHT_ONE)));
                         let id = near.start(time as u64, u64::MAX, &uses, 0);
                         live.push((id, uses));
                     }
                 }
-                if near.solve_near(time as u64) {
+                near.solve_apart(time as u64);
+                if near.dirty.is_empty() {
+                    solved_apart += 1;
+                } else if near.solve_near(time as u64) {
                     solved_near += 1;
                 } else {
                     near.many = usize::MAX;
                     near.solve(time as u64);
                 }
                 let mut all = Flows { many: usize::MAX, ..Flows::new(capacities.iter().copied()) };
+                // What is held, if by nothing, is filled.
                 held.iter().enumerate().for_each(|(r, &amount)| all.hold(r as u32, amount));
                 let ids: Vec<u32> = live.iter().map(|(_, uses)| all.start(0, u64::MAX, uses, 0)).collect();
                 all.solve(0);
@@ -755,7 +884,7 @@ mod tests {
                     prop_assert_eq!(near.rate(id), all.rate(other));
                 }
             }
-            prop_assert!(solved_near > 0);
+            prop_assert!(solved_apart + solved_near > 0);
         }
     }
 

@@ -151,7 +151,9 @@ pub(super) struct ConnRun {
 
 impl ConnRun {
     pub(super) fn slot(&mut self, slice: u64) -> &mut Slot {
-        let place = usize::try_from(slice % self.depth).unwrap_or(0);
+        // Most depths are powers of two, and divisions are slow.
+        let place = if self.depth.is_power_of_two() { slice & (self.depth - 1) } else { slice % self.depth };
+        let place = usize::try_from(place).unwrap_or(0);
         if place >= self.slots.len() {
             self.slots.resize(place + 1, Slot::default());
         }
