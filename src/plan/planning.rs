@@ -294,6 +294,7 @@ impl Planning {
     /// A layout that breaks a rule.
     pub(super) fn timed(&self, parallel: Parallel, calls: &Calls<'_>) -> Result<Layout, Error> {
         let memory = memory::plan(&self.model, &parallel, &self.software).map_err(refused)?;
+        let memory = memory.within(self.gpu.capacity());
         let step =
             training::step(&self.training(&parallel, calls, false), &training::Known::default()).map_err(failed)?;
         // A search leaves some memory free; a layout that is given may take all.

@@ -61,6 +61,9 @@ pub struct Stage {
     pub context: u64,
     /// What the allocator holds and cannot use.
     pub fragmentation: u64,
+    /// Of that, whole blocks, which it gives back before the GPU is full.
+    #[serde(skip)]
+    pub holes: u64,
 }
 
 impl Stage {
@@ -132,9 +135,22 @@ impl Memory {
         self.stages.iter().copied().max_by_key(Stage::total).unwrap_or_default()
     }
 
+    /// On a GPU with `capacity` bytes, where the allocator gives blocks back that nothing uses before it is full.
+    ///
+    /// Source: PyTorch 2.11, `c10/cuda/CUDACachingAllocator.cpp`, `malloc`: it frees cached blocks and tries again.
+    #[must_use]
+    pub fn within(mut self, capacity: u64) -> Self {
+        for stage in &mut self.stages {
+            let given = stage.holes.min(stage.total().saturating_sub(capacity));
+            stage.fragmentation -= given;
+            stage.holes -= given;
+        }
+        self
+    }
+
     /// Whether a GPU with `capacity` bytes is large enough for every stage.
     pub fn fits(&self, capacity: u64) -> Fit {
-        let worst = self.worst();
+        let worst = self.clone().within(capacity).worst();
         match capacity.checked_sub(worst.total()) {
             Some(left) => Fit::Fits { left },
             None => {
@@ -185,6 +201,7 @@ impl Planner<'_> {
         let boundary = self.boundary();
         let moments = self.moments(gradients);
         let fullest = moments.into_iter().max_by(|a, b| a.sum().total_cmp(&b.sum())).unwrap_or_default();
+        let needed = moments.iter().map(|moment| moment.sum() - moment.holes).fold(0.0, f64::max);
         let moving = gathered + boundary + fullest.activations + fullest.working;
         let bytes = |value: f64| value.max(0.0).round() as u64;
         Stage {
@@ -201,6 +218,7 @@ impl Planner<'_> {
             communicators: bytes(self.communicators()),
             context: bytes(CONTEXT),
             fragmentation: bytes(fullest.holes + self.software.fragmentation * moving),
+            holes: bytes((fullest.sum() - needed).min(fullest.holes)),
         }
     }
 
