@@ -94,12 +94,14 @@ fn steps(page: &mut String) -> [Vec<f64>; 2] {
             };
             let outcome = plan(&request, &Watch::default()).unwrap();
             let (step, memory) = (&outcome.layouts[0].step, &outcome.layouts[0].memory);
+            // It ran.
+            assert!(outcome.layouts[0].fits, "{}", row.name);
             let error = row.step_s / step.seconds - 1.0;
             let busy = row.kernels_s.zip(row.exposed_s).map(|(kernels, exposed)| (kernels + exposed) / row.step_s);
             let kind = match (row.layout.as_str(), &outcome.model.experts) {
                 (layout, _) if layout.contains("tp=") || layout.contains("cp=") => SPLIT,
                 // The GPU has nothing to do, and waits for the host.
-                _ if busy.is_none_or(|busy| busy < 0.8) => HOST,
+                _ if busy.map_or(step.issued > 0.0, |busy| busy < 0.8) => HOST,
                 (_, None) => WHOLE,
                 _ => EXPERTS,
             };
