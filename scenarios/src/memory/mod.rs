@@ -148,9 +148,9 @@ impl Memory {
         self
     }
 
-    /// Whether a GPU with `capacity` bytes is large enough for every stage.
+    /// Whether a GPU with `capacity` bytes is large enough for every stage as it is; see [`Self::within`].
     pub fn fits(&self, capacity: u64) -> Fit {
-        let worst = self.clone().within(capacity).worst();
+        let worst = self.worst();
         match capacity.checked_sub(worst.total()) {
             Some(left) => Fit::Fits { left },
             None => {

@@ -61,9 +61,6 @@ pub struct Step {
     pub clock: f64,
 }
 
-/// Tensors of a layer: four of attention, three of an MLP, two norms.
-const TENSORS: u64 = 9;
-
 /// What a call takes above an idle GPU, of what kernels at the limit take: an all-reduce that sends 306 GB/s has 153 W where
 /// products have 575 W (H200 by NVML, `tests/data/h200x4/clock_duty.json`).
 const CALL_POWER: f64 = 0.27;
@@ -89,7 +86,7 @@ impl Part {
     /// Tensors of its parameters, to a few.
     fn tensors(self) -> u64 {
         match self {
-            Self::Layer(_) | Self::Further => TENSORS,
+            Self::Layer(_) | Self::Further => single::LAYER_TENSORS,
             // Its norm, and the product.
             Self::Head => 2,
             Self::Embedding => 1,
@@ -503,7 +500,7 @@ impl Training<'_> {
             optimizer = optimizer.max(timer.pieces(&pieces, None)?.seconds);
             update = update.max(single::update(tensors, self.parallel, self.software, self.gpu));
         }
-        // Passes of a pipeline wait by themselves.
+        // What has waited in its passes is no shorter than its host.
         let seconds = (spent.seconds + optimizer).max(spent.host + update);
         let issued = spent.issued + seconds - spent.seconds - optimizer;
         let exposed: f64 = spent.exposed.iter().sum();

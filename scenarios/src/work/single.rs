@@ -138,9 +138,12 @@ pub(crate) fn update(tensors: u64, parallel: &Parallel, software: &Software, gpu
     hooks_of(parallel, software).map(of).sum::<f64>() * gpu[Constant::IssueElement].value * 1e-6
 }
 
+/// Tensors of a layer: four of attention, three of an MLP, two norms.
+pub(crate) const LAYER_TENSORS: u64 = 9;
+
 /// Tensors of a model's parameters, to a few.
 fn tensors(model: &Transformer) -> u64 {
-    (model.layers + model.predictions) * 9 + 3
+    (model.layers + model.predictions) * LAYER_TENSORS + 3
 }
 
 /// Kernels, each so many times in each of the passes.
