@@ -402,7 +402,6 @@ fn a_slow_start_is_no_gain() {
     let site = SiteSpec::new("h200x4").launch(way.launch).load().unwrap();
     let recorded = || SlowToStart(Recorded::of(way));
     let sizes: Vec<u64> = recorded().0.times.keys().map(|key| key.2).filter(|size| size.is_power_of_two()).collect();
-    let sizes: Vec<u64> = sizes.into_iter().step_by(2).collect();
     let request = Request { sizes: Some(sizes), this_launch: true, ..Request::default() };
     let truth = recorded().0.times;
     let mean = |key: &Key| truth[key].iter().sum::<f64>() / truth[key].len() as f64;

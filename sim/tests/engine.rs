@@ -450,7 +450,8 @@ proptest! {
             lane.wave = random(2) * random(5000);
             lane.reduce_weight = random(2) * random(WEIGHT_ONE);
             let [load, fetch, store, keep] = std::array::from_fn(|_| random(WEIGHT_ONE));
-            lane.access = Access { load, fetch, store, keep };
+            let beside = (random(2) == 0).then(|| random(WEIGHT_ONE));
+            lane.access = Access { load, fetch, store, keep, beside };
             lane.at = SimTime(random(2) * random(3_000_000));
         }
         let rounds = 1 + u32::try_from(random(3)).unwrap();
@@ -503,6 +504,45 @@ fn rooted_calls_overlap_in_a_loop() {
     near(outcome.last_ends.iter().min().unwrap().0, 6 * 6_144_000 + 5 * 1_000_000);
     let all_reduce = run_rounds(Collective::AllReduce, 3).round_ends;
     near((all_reduce[2] - all_reduce[1]).0, (all_reduce[0] - SimTime(0) + gap).0);
+}
+
+/// Goal: where data goes straight to its place, calls back to back do not run ahead of each other: a rank sends once its
+/// peer has begun this call. Three ranks and four take the same time, that of a rank which receives and passes on.
+/// Method: hand calculation, as above, of one slice of 4096 B a call and 4.096 us an access pair; word takes 0.5 us.
+#[test]
+fn calls_into_buffers_of_peers_do_not_overlap() {
+    let gap = SimDuration(1_000_000);
+    let each = |ranks: u32, direct: bool| {
+        let topology = nvswitch_box(ranks, 450.0);
+        let case = Case {
+            channels: 1,
+            count: 1024,
+            chunk_grains: 0,
+            ..Case::new(Collective::Broadcast, Algorithm::Ring, Protocol::Simple, ranks)
+        };
+        let schedule = case.schedule(&topology);
+        let mut instance = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap().instance;
+        for lane in &mut instance.lanes {
+            (lane.sync, lane.both, lane.access) = (SimDuration::ZERO, SimDuration::ZERO, Access::EVEN);
+            instance.resources[lane.issue.0 as usize] = 1_000_000_000;
+        }
+        for conn in Arc::make_mut(&mut instance.conns) {
+            (conn.latency, conn.direct) = (SimDuration(500_000), direct);
+        }
+        for kernel in &mut instance.kernels {
+            (kernel.rounds, kernel.gap) = (8, gap);
+        }
+        let ends = simulate(&instance).round_ends;
+        (ends[7] - ends[6]).0
+    };
+    let near = |got: u64, expected: u64| assert!(got.abs_diff(expected) < 10, "{got} ps, not {expected}");
+    // The root reads, keeps and sends; a middle rank loads what has come to its place and stores it to the next.
+    let (root, passes) = (6_144_000, 4_096_000);
+    near(each(3, false), root + 1_000_000);
+    // Word, the root's store, its latency, then it passes on.
+    for ranks in [3, 4, 5] {
+        near(each(ranks, true), 500_000 + root + 500_000 + passes + 1_000_000);
+    }
 }
 
 /// Goal: a thread of LL has all that it loads for a line on its way at once, and that of the first wave while it
@@ -868,13 +908,13 @@ fn a_computation_keeps_its_links_apart() {
 fn ideal(block_gb_per_s: f64) -> Profile {
     let mut profile = prior();
     profile.parameters.set(Constant::EfficiencyNvlink, 1.0);
-    for accesses in [
-        [Constant::StoreSimple, Constant::FetchSimple, Constant::KeepSimple],
-        [Constant::StoreLl, Constant::FetchLl, Constant::KeepLl],
-    ] {
-        for constant in accesses {
-            profile.parameters.set(constant, 0.5);
-        }
+    for constant in
+        [Constant::StoreSimple, Constant::KeepSimple, Constant::StoreLl, Constant::FetchLl, Constant::KeepLl]
+    {
+        profile.parameters.set(constant, 0.5);
+    }
+    for constant in [Constant::WaitSimple, Constant::FetchSimple] {
+        profile.parameters.set(constant, 0.0);
     }
     for constant in [Constant::BlockSimple, Constant::BlockLl] {
         profile.parameters.set(constant, block_gb_per_s);
@@ -935,6 +975,45 @@ fn ring_all_reduce_has_its_closed_form() {
                 assert_eq!(outcome.end - SimTime(0), expected, "{link} {block} {ranks} {elements}");
             }
         }
+    }
+}
+
+/// Goal: with Simple what a block waits for and what it issues overlap: of each byte the root of a sum of squares, where
+/// lines add them up; fewer threads wait longer and issue alike.
+/// Method: the root of a broadcast over an idle link of any rate, which loads once and stores twice.
+#[test]
+fn waits_and_instructions_overlap_with_simple() {
+    for (protocol, threads, wait) in [
+        (Protocol::Simple, 512, 0.0),
+        (Protocol::Simple, 512, 0.4),
+        (Protocol::Simple, 512, 2.0),
+        (Protocol::Simple, 128, 0.4),
+        (Protocol::Ll, 512, 0.5),
+        (Protocol::Ll, 128, 0.5),
+    ] {
+        let mut profile = ideal(40.0);
+        profile.parameters.set(Constant::WaitSimple, wait);
+        let mut call = Call::of_size(Collective::Broadcast, 2, Bytes(0), DataType::Float32);
+        call.count = 1 << 25;
+        let limits = Limits { channels: 1, exact_channels: true, threads: Some(threads), ..Limits::default() };
+        let plan = Plan::new(&call, Algorithm::Ring, protocol, &limits);
+        assert_eq!(plan.threads, threads);
+        let topology = nvswitch_box(2, 1e5);
+        let schedule = Schedule::new(call, plan, &order(&topology, 2)).unwrap();
+        let laid = lay(&topology, &profile, &Transport::default(), &schedule).unwrap();
+        let time = (simulate(&laid.instance).end - SimTime(0)).as_us();
+        let slower = 512.0 / f64::from(threads);
+        // What is issued for a byte: a load where it does not wait, two stores.
+        let weight = match protocol {
+            Protocol::Simple => (wait * slower).hypot(1.5),
+            _ => wait * slower + 1.0,
+        };
+        let moves = profile.block_rate(protocol).time_for(Bytes(4 << 25)).as_us() * weight;
+        // Slices synchronise, and hops take their time.
+        let slices = f64::from(1_u32 << 25) / (plan.chunk / u64::from(plan.slices)) as f64;
+        let own = (profile.sync(protocol) + profile.both(protocol) + profile.after(protocol)).as_us() * slices;
+        let off = time / (moves + own) - 1.0;
+        assert!(off.abs() < 0.02, "{protocol} {threads} threads, wait {wait}: {time} us for {moves} and {own}");
     }
 }
 

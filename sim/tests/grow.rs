@@ -103,7 +103,7 @@ fn forecasts_from_fewer_hosts_are_those_of_all() {
 #[test]
 fn a_slow_host_is_among_the_fewer() {
     let even = cluster(128, 2, 2);
-    let of_hosts = |host| [(host, KINDS[2], 64 << 20), (host, KINDS[3], 64 << 20)];
+    let of_hosts = |host| [(host, KINDS[2], 256 << 20), (host, KINDS[3], 64 << 20)];
     let ring = (Collective::AllReduce, Algorithm::Ring, Protocol::Simple);
     // A ring takes seconds; its hosts all have the same place.
     let cases = [0, 64, 77].into_iter().flat_map(of_hosts).chain([(77, ring, 1 << 30)]).collect::<Vec<_>>();

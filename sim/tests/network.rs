@@ -250,7 +250,7 @@ fn without_peer_access_through_host_memory() {
     assert_eq!(list(&staged.wire), ["host0/gpu0>host0/switch0", "host0/switch0>host0/cpu", "memory of host0/cpu"]);
     assert_eq!(list(&staged.load), ["host0/cpu>host0/switch0", "host0/switch0>host0/gpu1", "memory of host0/cpu"]);
     // Through the CPU peers are beyond NCCL's level, unless it is raised.
-    assert_eq!(route(&topology, Transport::default(), 0, 3, 0).staged, [true, false]);
+    assert_eq!(route(&topology, Transport::default(), 0, 3, 0).staged, [true; 2]);
     let sys = Transport { p2p_level: PathClass::Sys, ..Transport::default() };
     assert_eq!(route(&topology, sys, 0, 3, 0).staged, [false; 2]);
 
@@ -477,6 +477,57 @@ fn sending_to_several_peers_costs_a_link() {
     assert_eq!(time(Algorithm::Ring, 0.8), time(Algorithm::Ring, 1.0));
     let ratio = time(Algorithm::Tree, 0.8) / time(Algorithm::Tree, 1.0);
     assert!((ratio - 1.25).abs() < 0.02, "{ratio}");
+}
+
+/// Goal: a host takes longer to issue a call for each of its channels, for every GPU that a thread serves, and a graph
+/// takes nothing.
+#[test]
+fn channels_are_issued_one_by_one() {
+    use collcast_sim::collective::Launch;
+    let profile = prior();
+    let each = profile[Constant::LaunchChannel].value;
+    let interval = |launch, channels| profile.issue_interval(launch, 4, channels).as_us();
+    for (launch, times) in
+        [(Launch::SingleThread, 4.0), (Launch::Threads, 1.0), (Launch::Processes, 1.0), (Launch::Graph, 0.0)]
+    {
+        let more = interval(launch, 24) - interval(launch, 4);
+        assert!((more - 20.0 * each * times).abs() < 1e-6, "{launch}: {more}");
+    }
+    // A small call on many channels is kept by the thread that launches it.
+    let topology = nvswitch_box(4, 400.0);
+    let call = Call::of_size(Collective::AllToAll, 4, Bytes(1 << 20), DataType::Float32);
+    let settings = Settings { launch: Launch::SingleThread, ..Settings::default() };
+    let predicted = Predictor::new(&topology, &profile).predict(&call, Choice::Auto, Choice::Auto, &settings).unwrap();
+    assert_eq!(predicted.time, profile.issue_interval(Launch::SingleThread, 4, predicted.plan.blocks()));
+}
+
+/// Goal: a block that reads host memory waits PCIe there and back for what its threads have on their way: 8 bytes of data
+/// each with LL, 60 with LL128, 128 with Simple, where instructions of other warps overlap it.
+/// Method: a broadcast without peer access on a machine whose links are no limit; a read takes long.
+#[test]
+fn reads_of_host_memory_take_a_round_trip_a_wave() {
+    let topology = pcie_box(2, 1e4);
+    let time = |protocol, read: f64| {
+        let mut profile = prior();
+        profile.parameters.set(Constant::LatencyPcieRead, read);
+        profile.parameters.set(Constant::HostMemory, 1e4);
+        let call = Call::of_size(Collective::Broadcast, 2, Bytes(64 << 20), DataType::Float32);
+        let transport = Transport { peer_access: PeerAccess::Off, ..Transport::default() };
+        let settings = Settings { channels: Some(1), transport, ..Settings::default() };
+        let (ring, protocol) = (Choice::Forced(Algorithm::Ring), Choice::Forced(protocol));
+        Predictor::new(&topology, &profile).predict(&call, ring, protocol, &settings).unwrap()
+    };
+    for (protocol, threads, each) in [(Protocol::Ll, 512, 8), (Protocol::Ll128, 640, 60), (Protocol::Simple, 512, 128)]
+    {
+        let (slow, slower) = (time(protocol, 200.0), time(protocol, 400.0));
+        let slice = (4 * slow.plan.chunk).div_ceil(u64::from(slow.plan.slices)) as f64;
+        // The first wave of lines of a slice is read until a flag is seen.
+        let wave = f64::from(threads * each);
+        let all = if protocol == Protocol::Simple { slice / wave } else { (slice / wave).ceil() - 1.0 };
+        let reads = (slower.kernel.as_us() - slow.kernel.as_us()) / 200.0;
+        let more = reads / (all * f64::from(64 << 20) / slice);
+        assert!((more - 1.0).abs() < 0.05, "{protocol}: {more} of the reads");
+    }
 }
 
 /// Goal: what was received loads longer by the part of the FIFOs that a third of the L2 cache has no place for.

@@ -4,6 +4,7 @@ use collcast_hwbackend::trace::{Call, Group};
 use collcast_sim::collective::{Algorithm, Collective, Protocol};
 use collcast_sim::ids::Rank;
 use collcast_sim::predict::{Choice, Predictor};
+use collcast_sim::profile::{Constant, OriginKind};
 use collcast_sim::schedule::Call as Asked;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
@@ -73,6 +74,10 @@ pub(super) fn judge(
     Ok(())
 }
 
+/// How many times as much computation may slow a call on other GPUs than on the one where that was measured: as much looser
+/// as forecasts for them are (`crate::health`).
+const OTHER_GPUS: f64 = 1.5;
+
 /// A forecast with what it rests on, or why there is none.
 type Told = Result<(Expected, Grounds, Forecast), String>;
 
@@ -95,12 +100,15 @@ fn forecast(site: &Site, predictor: &Predictor<'_>, kin: &Kin, world: u32) -> To
     let beside = kin.beside().unwrap_or(0.0);
     let slowed = slower.map_or(alone.kernel, |s| s.kernel).as_us();
     let time_us = alone.kernel.as_us() * (1.0 - beside) + slowed * beside;
+    let measured = profile[Constant::InterferenceBlocks].origin <= OriginKind::Anchor;
+    let looser = if measured { 1.0 } else { OTHER_GPUS };
+    let most_us = alone.kernel.as_us() + (slowed - alone.kernel.as_us()) * looser;
     let expected = Expected {
         algorithm: alone.algorithm.name(),
         protocol: alone.protocol.name(),
         time_us,
         low_us: time_us * of(low),
-        high_us: (if kin.beside() == Some(0.0) { time_us } else { slowed.max(time_us) }) * of(high),
+        high_us: (if kin.beside() == Some(0.0) { time_us } else { most_us.max(time_us) }) * of(high),
         judgement: Judgement::AsExpected,
         lost_ms: 0.0,
     };

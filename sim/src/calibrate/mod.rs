@@ -421,7 +421,8 @@ impl<'a> Study<'a> {
         let sample = &self.samples[row];
         let predictor = Predictor::new(&self.machines[sample.machine], profile);
         let each = sample.call.ranks.div_ceil(predictor.hosts(sample.call.ranks));
-        Pace::new(profile, sample.settings.launch, each)
+        let channels = self.cases[self.of[row]].proven.schedule.plan.blocks();
+        Pace::new(profile, sample.settings.launch, each, channels)
     }
 
     /// Kernel times of some cases.
@@ -533,8 +534,8 @@ fn predictors<'a>(machines: &'a [Topology], profile: &'a Profile) -> Vec<Predict
 
 /// What a launch mode alone depends on.
 fn launch_constants(launch: Launch) -> Vec<Constant> {
-    let gap = (launch != Launch::Graph).then_some(Constant::LaunchGap);
-    gap.into_iter().chain([Profile::launch_parameter(launch)]).collect()
+    let by_host = (launch != Launch::Graph).then_some([Constant::LaunchChannel, Constant::LaunchGap]);
+    by_host.into_iter().flatten().chain([Profile::launch_parameter(launch)]).collect()
 }
 
 fn set(profile: &mut Profile, constant: Constant, value: f64) {

@@ -29,7 +29,8 @@ pub struct ConnSpec {
     pub credit: SimDuration,
     /// The receiver may start with the sender's first wave of lines.
     pub streaming: bool,
-    /// The sender stores where the data is to stay: the receiver only waits for it, or passes it on.
+    /// The sender stores where the data is to stay: the receiver only waits for it, or passes it on. So it waits for word
+    /// that the receiver's kernel has begun, in each round.
     pub direct: bool,
     /// Slices that fit; with a proxy, as many at each of both ends.
     pub depth: u32,
@@ -146,12 +147,22 @@ pub struct Access {
     pub store: u64,
     /// Store to memory.
     pub keep: u64,
+    /// Instructions of a load, where `load` and `fetch` are what warps wait while others issue; where not, one takes its
+    /// turn after the other.
+    pub beside: Option<u64>,
 }
 
 impl Access {
     /// All alike: a copy has weight 1.
     pub const EVEN: Self =
-        Self { load: WEIGHT_ONE / 2, fetch: WEIGHT_ONE / 2, store: WEIGHT_ONE / 2, keep: WEIGHT_ONE / 2 };
+        Self { load: WEIGHT_ONE / 2, fetch: WEIGHT_ONE / 2, store: WEIGHT_ONE / 2, keep: WEIGHT_ONE / 2, beside: None };
+
+    /// Of what warps wait and what they issue. Where they overlap, the longer counts, and more where both are alike: a
+    /// warp whose loads are there may find others at work.
+    fn together(&self, waits: u64, issues: u64) -> u64 {
+        let square = |weight: u64| (weight as f64) * (weight as f64);
+        if self.beside.is_none() { waits + issues } else { (square(waits) + square(issues)).sqrt() as u64 }
+    }
 }
 
 impl LaneSpec {
@@ -190,7 +201,7 @@ impl LaneSpec {
         if both { self.sync + self.both } else { self.sync }
     }
 
-    /// Instruction weights of what a step loads and stores of each byte. What a thread loads for one line is on its
+    /// Instruction weights of what a step waits for and issues, of each byte. What a thread loads for one line is on its
     /// way at once; slices load one thing after the other.
     pub(super) fn accesses(&self, step: &Step, conns: &[ConnSpec]) -> (u64, u64) {
         // What is only received where it is to stay is neither loaded nor stored once more.
@@ -200,22 +211,23 @@ impl LaneSpec {
         let placed = step.src.is_none() && !step.recv.is_empty() && ports.all(direct);
         let fetched = if placed && step.send.is_empty() { 0 } else { step.recv.len() as u64 };
         let own = u64::from(step.src.is_some()) + u64::from(step.accumulate);
-        let Access { load, fetch, store, keep } = self.access;
-        let loads =
+        let Access { load, fetch, store, keep, beside } = self.access;
+        let waits =
             if self.wave > 0 { (own.min(1) * load).max(fetched.min(1) * fetch) } else { own * load + fetched * fetch };
-        (loads, step.send.len() as u64 * store + u64::from(step.dst.is_some() && !placed) * keep)
+        let loads = (own + fetched) * beside.unwrap_or(0);
+        (waits, loads + step.send.len() as u64 * store + u64::from(step.dst.is_some() && !placed) * keep)
     }
 
     /// What a slice of a step takes that this lane moves, `bytes` of it: in place of what `uses` had.
     pub(super) fn uses(&self, step: &Step, bytes: u64, conns: &[ConnSpec], uses: &mut Vec<Use>) {
         uses.clear();
         // A lane is bound by its accesses: a send, which loads from memory and stores to a peer, has weight 1.
-        let (mut loads, stores) = self.accesses(step, conns);
+        let (mut waits, issues) = self.accesses(step, conns);
         // Loads of lines take as long for a wave that is not full; those of the first are there.
         if self.wave > 0 && bytes > 0 {
-            loads = (loads * ((bytes - 1) / self.wave * self.wave)).div_ceil(bytes);
+            waits = (waits * ((bytes - 1) / self.wave * self.wave)).div_ceil(bytes);
         }
-        let mut weight = self.issue.1 * (loads + stores) / WEIGHT_ONE;
+        let mut weight = self.issue.1 * self.access.together(waits, issues) / WEIGHT_ONE;
         if step.reduce {
             weight += self.issue.1 * self.reduce_weight / WEIGHT_ONE;
         }
@@ -224,7 +236,7 @@ impl LaneSpec {
         }
         if let Some((own, longer)) = self.own.filter(|_| weight > 0) {
             let reduce = if step.reduce { self.reduce_weight } else { 0 };
-            uses.push((own, loads * longer / WEIGHT_ONE + stores + reduce));
+            uses.push((own, self.access.together(waits * longer / WEIGHT_ONE, issues) + reduce));
         }
         for (index, &port) in step.recv.iter().enumerate() {
             let id = self.recv[port];

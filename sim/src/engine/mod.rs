@@ -181,7 +181,11 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         let mut wakes = BinaryHeap::with_capacity(instance.lanes.len());
         let (tasks, gates) = tasks::prepare(&instance.tasks, &mut kernels);
         for &index in kernels.iter().filter(|kernel| kernel.task == UNUSED).flat_map(|kernel| &kernel.first) {
-            wakes.push(Reverse((instance.lanes[index as usize].at.0, Owner::Lane(index).tag())));
+            let spec = &instance.lanes[index as usize];
+            wakes.push(Reverse((spec.at.0, Owner::Lane(index).tag())));
+            for &id in spec.recv.iter().filter(|&&id| id != UNUSED) {
+                conns[id as usize].opens(spec.at.0.saturating_add(instance.conns[id as usize].latency.0));
+            }
         }
         for (index, task) in (0..).zip(&instance.tasks).filter(|(_, task)| task.after.is_empty()) {
             wakes.push(Reverse((task.at.0, Owner::Task(index).tag())));
@@ -408,7 +412,12 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
             let conn = &mut self.conns[id as usize];
             let end = run.send[port] as usize;
             let slice = conn.senders[end].count;
-            let free = if instance.conns[id as usize].proxy.is_some() { conn.acked(slice) } else { conn.credit(slice) };
+            let of = &instance.conns[id as usize];
+            let mut free = if of.proxy.is_some() { conn.acked(slice) } else { conn.credit(slice) };
+            if of.direct {
+                let open = conn.is_open(self.kernels[spec.kernel as usize].round.into());
+                free = free.zip(open).map(|(free, open)| free.max(open));
+            }
             match free {
                 Some(free) => at = at.max(free),
                 None => {
@@ -520,6 +529,13 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
             run.wake_at = UNKNOWN;
             run.signals = 0;
             self.ready.push(lane);
+            for &id in spec.recv.iter().filter(|&&id| id != UNUSED) {
+                let (conn, of) = (&mut self.conns[id as usize], &self.instance.conns[id as usize]);
+                conn.opens(self.now.saturating_add(spec.at.0).saturating_add(of.latency.0));
+                if of.direct {
+                    wake_all(&mut conn.senders, &mut self.ready);
+                }
+            }
         }
     }
 

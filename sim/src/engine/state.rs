@@ -132,6 +132,9 @@ pub(super) struct ConnRun {
     pub(super) slots: SmallVec<[Slot; 8]>,
     pub(super) senders: SmallVec<[End; 1]>,
     pub(super) receivers: SmallVec<[End; 1]>,
+    /// Where data goes to its place: how often receivers have begun a round, and when senders know of the last time.
+    pub(super) opened: u64,
+    pub(super) opened_at: u64,
     /// Proxy: slices handed over and not yet sent, how many of them are posted, whether it is posting, since when
     /// it is sending the first of them, and whether all of that is there.
     pub(super) queue: VecDeque<Handed>,
@@ -194,6 +197,19 @@ impl ConnRun {
             return Some(0);
         }
         (self.freed > slice - depth).then(|| self.slot(slice).credit)
+    }
+
+    /// One receiver begins a round, in which its output may be written; its sender knows at a time.
+    pub(super) fn opens(&mut self, at: u64) {
+        self.opened += 1;
+        self.opened_at = self.opened_at.max(at);
+    }
+
+    /// When senders know that all receivers have begun a round; `None` when nobody knows yet.
+    pub(super) fn is_open(&self, round: u64) -> Option<u64> {
+        let all = |rounds: u64| self.opened >= rounds * self.receivers.len() as u64;
+        // They are ahead of the round only once its data has come.
+        if all(round + 2) { Some(0) } else { all(round + 1).then_some(self.opened_at) }
     }
 
     /// The proxy is through with its work on the next slice.

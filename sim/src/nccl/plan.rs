@@ -156,6 +156,11 @@ impl Plan {
         }
     }
 
+    /// Blocks of its kernel.
+    pub fn blocks(&self) -> u32 {
+        self.used().1 - self.used().0
+    }
+
     /// Elements that chunks in the last loop of ring all-reduce are a multiple of.
     pub fn last_grain(&self) -> u64 {
         self.old.last_grain.max(self.grain)

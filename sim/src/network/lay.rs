@@ -210,20 +210,25 @@ impl<'a> Lanes<'a> {
     /// How a lane reaches memory.
     fn access(&self, worker: &Wired) -> Access {
         let (profile, protocol) = (self.profile, self.schedule.plan.protocol);
-        let fetches = self.schedule.plan.old.fetches_work && protocol == Protocol::Simple;
+        let old = self.schedule.plan.old.fetches_work && protocol == Protocol::Simple;
         // A thread has 8 loads of 16 bytes on their way with Simple from A100 on, but 4 with NCCL 2.8 (`COLL_UNROLL`).
         let gpu = self.topology.gpu(self.topology.gpu_of(worker.rank));
-        let fewer = fetches && gpu.map_or(0, |gpu| gpu.compute_capability) >= 80;
+        let fewer = old && gpu.map_or(0, |gpu| gpu.compute_capability) >= 80;
         let loading = if fewer { worker.threads.div_ceil(2) } else { worker.threads };
         let copies = protocol == Protocol::Simple && self.is_switch_copy(worker);
         let missed = self.missed(worker.rank);
         let mut access = if copies { profile.copy(loading) } else { profile.access(protocol, loading, missed) };
-        let staged = |&conn: &u32| {
-            let conn = self.conns.get(conn as usize).filter(|c| c.proxy.is_some());
-            conn.is_some_and(|c| !c.uses.of(Section::Load).is_empty())
+        let in_host = |&conn: &u32| {
+            self.conns.get(conn as usize).is_some_and(|conn: &ConnSpec| !conn.uses.of(Section::Load).is_empty())
         };
-        if fetches && worker.recv.iter().any(staged) {
-            access.fetch = access.fetch.max(profile.fetch_from_host(profile.block_rate(protocol), worker.threads));
+        if worker.recv.iter().any(in_host) {
+            let each = match thread_lines(protocol) {
+                0 if old => 64,
+                0 => 128,
+                lines => lines,
+            };
+            let host = profile.fetch_from_host(profile.block_rate(protocol), worker.threads, each);
+            access.fetch = access.fetch.max(host);
         }
         access
     }
@@ -254,12 +259,9 @@ impl<'a> Lanes<'a> {
     /// When a lane begins.
     fn begins(&self, worker: &Wired) -> SimTime {
         let first = worker.channel.0 / self.together * self.together;
-        // Nobody stores into a buffer of a peer before word that its kernel has begun.
-        let conns = worker.recv.iter().chain(&worker.send).filter_map(|&conn| self.conns.get(conn as usize));
-        let word = conns.filter(|conn| conn.direct).map(|conn| conn.latency).max().unwrap_or_default();
         let fetches = self.schedule.plan.old.fetches_work;
         let begun = if fetches { self.profile.block_fetch(first) } else { self.profile.block_start(first) };
-        SimTime((begun + word).0)
+        SimTime(begun.0)
     }
 
     /// NCCL leaves the copy of one rank to the driver (`src/enqueue.cc`), which memory alone bounds.

@@ -291,12 +291,15 @@ impl<'m> Layer<'m> {
         });
         uses.shrink_to_fit();
         let mut latency = profile.latency(route.reach, protocol);
-        if network {
-            // A block's stores into host memory, with their fence, go over PCIe, as does its sight of a flag there.
-            let [stores, sees] = route.staged;
-            for (_, protocol) in [(stores, protocol), (sees, Protocol::Ll)].into_iter().filter(|end| end.0) {
-                latency += profile.latency(Reach::Pcie, protocol);
-            }
+        let [stores, sees] = route.staged;
+        if network && stores {
+            // A block's stores into host memory, with their fence, go over PCIe.
+            latency += profile.latency(Reach::Pcie, protocol);
+        }
+        if sees {
+            // A block asks host memory for flags again and again. The question that finds one comes half of its way there
+            // and back after it, and the answer takes the other half.
+            latency += profile.host_read();
         }
         let flushed = route.flushed && protocol == Protocol::Simple;
         let flush = if flushed { profile.flush() } else { SimDuration::ZERO };

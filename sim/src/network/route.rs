@@ -560,7 +560,7 @@ impl<'t> Router<'t> {
             load,
             class,
             reach: if staged { Reach::Pcie } else { reach(class) },
-            staged: [staged, false],
+            staged: [staged; 2],
             flushed: false,
             nics: vec![],
         };

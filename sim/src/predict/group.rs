@@ -124,7 +124,8 @@ impl Predictor<'_> {
         if unmeasured {
             beyond.insert(Reason::Switches);
         }
-        let timed = self.timed(kernel, ranks, (main, busy, &beyond), settings);
+        let channels = plans.iter().map(|plan| plan.used().1).max().unwrap_or(0);
+        let timed = self.timed(kernel, (ranks, channels), (main, busy, &beyond), settings);
         Ok(GroupPrediction {
             calls: group,
             time: timed.time,

@@ -197,7 +197,8 @@ impl Predictor<'_> {
         if last.beyond.switches() {
             beyond.insert(Reason::Switches);
         }
-        let timed = self.timed(kernel, call.ranks, (last.protocol, busy, &beyond), settings);
+        let timed =
+            self.timed(kernel, (call.ranks, whole.schedule.plan.blocks()), (last.protocol, busy, &beyond), settings);
         let count = |of: &dyn Fn(&Prediction) -> u64| carried(seen, all, of);
         let sum = |of: &dyn Fn(&Prediction) -> u64| seen.iter().map(|seen| of(&seen.1)).fold(0, u64::saturating_add);
         Some(Prediction {

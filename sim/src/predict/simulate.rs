@@ -197,7 +197,7 @@ impl Predictor<'_> {
         let uses = utilisations(&instance.resources, &outcome.load, outcome.end - SimTime(0));
         let shares = laid.names.iter().enumerate().map(|(index, &name)| (name, uses[place(index)])).collect();
         let busy = Busy::of(self.topology, uses.iter().enumerate().map(|(resource, &used)| (name_of(resource), used)));
-        let timed = self.timed(kernel, call.ranks, (protocol, busy, &beyond), settings);
+        let timed = self.timed(kernel, (call.ranks, schedule.plan.blocks()), (protocol, busy, &beyond), settings);
         let lanes = |instance: &Instance<'_>| instance.lanes.iter().map(|lane| lane.multiplicity).sum::<u64>();
         let prediction = Prediction {
             algorithm,

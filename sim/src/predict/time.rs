@@ -40,9 +40,9 @@ impl<T: Add<Output = T> + PartialOrd + Copy> Pace<T> {
 }
 
 impl Pace<SimDuration> {
-    /// That of a launch mode, with so many GPUs of one host.
-    pub(crate) fn new(profile: &Profile, launch: Launch, gpus: u32) -> Self {
-        Self { issue: profile.issue_interval(launch, gpus), gap: profile.gap(launch) }
+    /// That of a launch mode, with so many GPUs of one host and channels.
+    pub(crate) fn new(profile: &Profile, launch: Launch, gpus: u32, channels: u32) -> Self {
+        Self { issue: profile.issue_interval(launch, gpus, channels), gap: profile.gap(launch) }
     }
 
     /// In microseconds.
@@ -67,16 +67,16 @@ pub(super) struct Timed {
 }
 
 impl Predictor<'_> {
-    /// What a loop of calls or groups over `ranks` ranks shows whose kernels take `kernel`; its interval is that of
-    /// `protocol`, and wider for what is `beyond` the profile.
+    /// What a loop of calls or groups over so many `ranks` and `channels` shows whose kernels take `kernel`; its interval
+    /// is that of `protocol`, and wider for what is `beyond` the profile.
     pub(super) fn timed(
         &self,
         kernel: SimDuration,
-        ranks: u32,
+        (ranks, channels): (u32, u32),
         (protocol, busy, beyond): (Protocol, Busy, &Beyond),
         settings: &Settings,
     ) -> Timed {
-        let pace = Pace::new(self.profile, settings.launch, ranks.div_ceil(self.hosts(ranks)));
+        let pace = Pace::new(self.profile, settings.launch, ranks.div_ceil(self.hosts(ranks)), channels);
         let time = if settings.cold { self.profile.first_launch() + kernel } else { pace.time(kernel) };
         let bound = busy.bound(pace.issue >= time);
         let class = Spread::class(protocol, settings.launch, bound);

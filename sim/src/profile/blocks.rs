@@ -1,6 +1,6 @@
 //! What kernels of collectives and their blocks take.
 
-use super::{Constant, Profile, Reach};
+use super::{Constant, Profile};
 use crate::collective::{Algorithm, DataType, Protocol};
 use crate::engine::Access;
 use crate::engine::flows::WEIGHT_ONE;
@@ -50,24 +50,32 @@ impl Profile {
     /// Instruction weights of what `threads` threads of a block access, in sends of all its threads. A load takes
     /// its latency, and every thread has as many bytes on their way; stores go at the rate of the block. `missed` is the
     /// share of what was received that L2 no longer holds.
+    ///
+    /// With lines a thread waits for its load, then stores. With Simple other warps issue what they load and store
+    /// meanwhile (NCCL 2.28 `src/device/common_kernel.h` has 8 loads of 16 bytes of a thread on their way).
     pub fn access(&self, protocol: Protocol, threads: u32, missed: f64) -> Access {
         let constants = match protocol {
-            Protocol::Ll => [Constant::StoreLl, Constant::FetchLl, Constant::KeepLl],
-            Protocol::Ll128 => [Constant::StoreLl128, Constant::FetchLl128, Constant::KeepLl128],
-            Protocol::Simple => [Constant::StoreSimple, Constant::FetchSimple, Constant::KeepSimple],
+            Protocol::Ll => [Constant::StoreLl, Constant::FetchLl, Constant::FetchMissed, Constant::KeepLl],
+            Protocol::Ll128 => [Constant::StoreLl128, Constant::FetchLl128, Constant::FetchMissed, Constant::KeepLl128],
+            Protocol::Simple => {
+                [Constant::StoreSimple, Constant::FetchSimple, Constant::MissedSimple, Constant::KeepSimple]
+            }
         };
-        let [store, fetch, keep] = constants.map(|constant| self.value(constant));
-        let loads = |value| weight(value * all_threads(protocol) / f64::from(threads.max(1)));
-        let fetch = fetch * (1.0 + self.value(Constant::FetchMissed) * missed);
-        Access { load: loads(1.0 - store), fetch: loads(fetch), store: weight(store), keep: weight(keep) }
+        let [store, fetch, longer, keep] = constants.map(|constant| self.value(constant));
+        let waits = |value| weight(value * all_threads(protocol) / f64::from(threads.max(1)));
+        let (load, beside) = match protocol {
+            Protocol::Simple => (self.value(Constant::WaitSimple), Some(weight(1.0 - store))),
+            Protocol::Ll | Protocol::Ll128 => (1.0 - store, None),
+        };
+        let fetch = fetch * (1.0 + longer * missed);
+        Access { load: waits(load), fetch: waits(fetch), store: weight(store), keep: weight(keep), beside }
     }
 
-    /// Instruction weight of loading what was received where it waits in host memory, in a lane of that rate: a thread
-    /// has 4 loads of 16 bytes on their way (NCCL 2.8.4 `COLL_UNROLL`), which take PCIe there and back.
-    pub fn fetch_from_host(&self, rate: Bandwidth, threads: u32) -> u64 {
-        let there_and_back = self.latency(Reach::Pcie, Protocol::Ll).times(2);
-        let taken = rate.bytes_in(there_and_back).0;
-        taken.saturating_mul(WEIGHT_ONE) / u64::from(64 * threads.max(1))
+    /// Instruction weight of loading what was received where it waits in host memory, in a lane of that rate whose
+    /// threads have `each` bytes of data on their way, which take PCIe there and back.
+    pub fn fetch_from_host(&self, rate: Bandwidth, threads: u32, each: u64) -> u64 {
+        let taken = rate.bytes_in(self.host_read()).0;
+        taken.saturating_mul(WEIGHT_ONE) / (each * u64::from(threads)).max(1)
     }
 
     /// Instruction weights of what `threads` threads access in a copy inside one memory with Simple: its store is
@@ -75,7 +83,7 @@ impl Profile {
     pub fn copy(&self, threads: u32) -> Access {
         let half = self.value(Constant::CopySimple) / 2.0;
         let load = weight(half * all_threads(Protocol::Simple) / f64::from(threads.max(1)));
-        Access { load, fetch: load, store: weight(half), keep: weight(half) }
+        Access { load, fetch: load, store: weight(half), keep: weight(half), beside: None }
     }
 
     /// Instruction weight of combining beyond that of fp32, in copies.

@@ -64,6 +64,8 @@ constants! {
         "as over NVLink, through PCIe",
     LatencyPcieSimple "latency.pcie.simple" "us" TIME LinkLatency
         "as over NVLink, through PCIe",
+    LatencyPcieRead "latency.pcie.read" "us" TIME LinkLatency
+        "of a load from host memory by a block: over PCIe there and back",
     LatencyNetworkLl "latency.network.ll" "us" TIME LinkLatency
         "from the proxy's post to the peer's sight, per slice",
     LatencyNetworkLl128 "latency.network.ll128" "us" TIME LinkLatency
@@ -125,21 +127,25 @@ constants! {
     BlockLl128 "block.ll128" "GB/s" RATE BlockRate
         "what 640 threads of a block send from memory with LL128",
     BlockSimple "block.simple" "GB/s" RATE BlockRate
-        "what 512 threads of a block send from memory with Simple",
+        "what the instructions of a block send with Simple, were its loads there at once",
     StoreLl "store.ll" "of a send" PART Access
         "what of a send the store to the peer takes with LL, whatever the threads; the rest is a load from memory, of which each thread has as much on its way",
     StoreLl128 "store.ll128" "of a send" PART Access
         "the same with LL128",
     StoreSimple "store.simple" "of a send" PART Access
-        "the same with Simple",
+        "what of the instructions of a send the store takes with Simple; the rest are those of its load",
     FetchLl "fetch.ll" "of a send" WEIGHT Access
         "loads of what was received with LL, of all threads",
     FetchLl128 "fetch.ll128" "of a send" WEIGHT Access
         "the same with LL128",
+    WaitSimple "wait.simple" "of a send" WEIGHT Access
+        "what 512 threads wait for loads from memory with Simple, while others of their block issue",
     FetchSimple "fetch.simple" "of a send" WEIGHT Access
-        "the same with Simple",
+        "what they wait for loads of what was received",
     FetchMissed "fetch.missed" "of a fetch" WEIGHT Access
-        "what loads of what was received take longer once L2 no longer holds it",
+        "what loads of what was received take longer with LL128 once L2 no longer holds it",
+    MissedSimple "missed.simple" "of a fetch" WEIGHT Access
+        "the same of their wait with Simple",
     KeepLl "keep.ll" "of a send" WEIGHT Access
         "instructions to store what is kept in memory with LL",
     KeepLl128 "keep.ll128" "of a send" WEIGHT Access
@@ -178,6 +184,8 @@ constants! {
         "issue interval of a process per GPU",
     LaunchGraph "launch.graph" "us" TIME Launch
         "issue interval inside a CUDA graph",
+    LaunchChannel "launch.channel" "us" TIME Launch
+        "what a host takes longer to issue an operation for each of its channels, per GPU it serves",
     LaunchGap "launch.gap" "us" TIME Launch
         "between kernels that a stream is given one by one, above that between those of a graph",
     EfficiencyMemory "efficiency.memory" "of nominal" SHARE GpuMemory

@@ -20,10 +20,12 @@ impl Profile {
         if launch == Launch::Graph { SimDuration::ZERO } else { self.time(Constant::LaunchGap) }
     }
 
-    /// How often the host can issue one operation to `gpus` GPUs of a host.
-    pub fn issue_interval(&self, launch: Launch, gpus: u32) -> SimDuration {
+    /// How often the host can issue one operation of so many channels to `gpus` GPUs of a host.
+    pub fn issue_interval(&self, launch: Launch, gpus: u32, channels: u32) -> SimDuration {
         let gpus = if launch == Launch::SingleThread { gpus } else { 1 };
-        self.time(Self::launch_parameter(launch)).times(u64::from(gpus))
+        let channels = if launch == Launch::Graph { 0 } else { channels };
+        let each = self.time(Self::launch_parameter(launch));
+        (each + self.time(Constant::LaunchChannel).times(u64::from(channels))).times(u64::from(gpus))
     }
 
     /// From the call to the kernel's start when nothing is queued.

@@ -95,6 +95,11 @@ impl Profile {
         }) + tcp
     }
 
+    /// Of a load from host memory by a block.
+    pub fn host_read(&self) -> SimDuration {
+        self.time(Constant::LatencyPcieRead)
+    }
+
     /// From one end of a network connection to the other without data: that a place is free, or that
     /// a transfer has ended. Sockets take data into the kernel's buffers at once, and ask for it there.
     pub fn control(&self, reach: Reach) -> SimDuration {

@@ -103,6 +103,8 @@ struct Lane {
     asked: Option<u64>,
     /// Whether its kernel has been started.
     launched: bool,
+    /// When its rounds began.
+    starts: Vec<u64>,
     signals: u64,
 }
 
@@ -218,6 +220,8 @@ pub(crate) fn run(instance: &Instance<'_>) -> Outcome {
     let mut join = |ports: &[u32], sends| -> Vec<usize> {
         ports.iter().map(|&c| if c == UNUSED { 0 } else { conns[c as usize].join(sends) }).collect()
     };
+    let launched =
+        |spec: &collcast_sim::engine::LaneSpec| !instance.tasks.iter().any(|t| t.kernels.contains(&spec.kernel));
     let mut lane = |spec: &collcast_sim::engine::LaneSpec| Lane {
         recv: join(&spec.recv, false),
         send: join(&spec.send, true),
@@ -227,7 +231,8 @@ pub(crate) fn run(instance: &Instance<'_>) -> Outcome {
         began: 0,
         not_before: spec.at.0,
         asked: None,
-        launched: !instance.tasks.iter().any(|t| t.kernels.contains(&spec.kernel)),
+        launched: launched(spec),
+        starts: launched(spec).then_some(spec.at.0).into_iter().collect(),
         signals: 0,
     };
     let lanes = instance.lanes.iter().map(&mut lane).collect();
@@ -482,7 +487,10 @@ impl Naive<'_> {
         self.tasks[index] = Stage::Kernels;
         let kernels = &self.instance.tasks[index].kernels;
         for (lane, spec) in self.lanes.iter_mut().zip(&self.instance.lanes) {
-            lane.launched |= kernels.contains(&spec.kernel);
+            if kernels.contains(&spec.kernel) {
+                lane.launched = true;
+                lane.starts.push(self.now + spec.at.0);
+            }
         }
         if kernels.is_empty() {
             self.end_task(index);
@@ -586,6 +594,7 @@ impl Naive<'_> {
             self.lanes[lane].doing = Doing::Waits;
             self.lanes[lane].signals = 0;
             self.lanes[lane].not_before = self.lanes[lane].not_before.max(self.now + specs[lane].at.0);
+            self.lanes[lane].starts.push(self.now + specs[lane].at.0);
         }
         true
     }
@@ -595,6 +604,16 @@ impl Naive<'_> {
         let schedule = self.instance.schedules[spec.job as usize];
         let now = self.now;
         let signals: Vec<u64> = self.lanes.iter().map(|l| l.signals).collect();
+        // When a sender of this round knows that all receivers have begun it, by connection.
+        let round = self.lanes[index].starts.len();
+        let opened = |id: usize| {
+            let specs = self.instance.lanes.iter().zip(&self.lanes);
+            let receivers = specs.filter(|(spec, _)| spec.recv.contains(&(id as u32)));
+            let starts: Option<Vec<u64>> =
+                receivers.map(|(_, lane)| lane.starts.get(round.wrapping_sub(1)).copied()).collect();
+            starts.and_then(|starts| starts.into_iter().max()).map(|at| at + self.instance.conns[id].latency.0)
+        };
+        let opened: Vec<Option<u64>> = (0..self.conns.len()).map(opened).collect();
         let lane = &mut self.lanes[index];
         match lane.doing {
             Doing::Moves | Doing::Nothing => return false,
@@ -622,6 +641,12 @@ impl Naive<'_> {
                     let (conn, id) = (&self.conns[spec.send[port] as usize], spec.send[port] as usize);
                     let depth = self.instance.conns[id].depth as usize;
                     let started = conn.started[lane.send[port]];
+                    if self.instance.conns[id].direct {
+                        self.times.extend(opened[id]);
+                        if opened[id].is_none_or(|at| at > now) {
+                            return false;
+                        }
+                    }
                     if self.instance.conns[id].proxy.is_some() {
                         return started < depth || conn.acks.get(started - depth).is_some_and(|&ack| ack <= now);
                     }
@@ -732,7 +757,7 @@ impl Naive<'_> {
         true
     }
 
-    /// What a slice of a lane loads of each byte (with lines: all at once), and what it stores.
+    /// What a slice of a lane waits for loads of each byte (with lines: all at once), and what it issues.
     fn accesses(&self, index: usize) -> (u64, u64) {
         let (spec, lane) = (&self.instance.lanes[index], &self.lanes[index]);
         let step = &lane.cursor.step;
@@ -750,10 +775,11 @@ impl Naive<'_> {
         let mut loads = if placed && step.send.is_empty() { vec![] } else { vec![spec.access.fetch; step.recv.len()] };
         loads.extend(step.src.iter().map(|_| spec.access.load));
         loads.extend(step.accumulate.then_some(spec.access.load));
+        let issued = loads.len() as u64 * spec.access.beside.unwrap_or(0);
         // A line's loads overlap.
         let loads = if spec.wave > 0 { loads.into_iter().max().unwrap_or(0) } else { loads.into_iter().sum() };
         let keeps = step.dst.is_some() && !placed;
-        (loads, step.send.len() as u64 * spec.access.store + if keeps { spec.access.keep } else { 0 })
+        (loads, issued + step.send.len() as u64 * spec.access.store + if keeps { spec.access.keep } else { 0 })
     }
 
     /// Bytes of the slice of a lane, and what moving them takes: its warps for what it loads, but for the first
@@ -776,7 +802,12 @@ impl Naive<'_> {
             let waves = bytes.div_ceil(spec.wave);
             loads = (loads * (waves - 1) * spec.wave).div_ceil(bytes);
         }
-        let mut weight = spec.issue.1 * (loads + stores) / WEIGHT_ONE;
+        // Waits and instructions are one after the other, or overlap.
+        let both = |loads: u64, stores: u64| match spec.access.beside {
+            None => loads + stores,
+            Some(_) => ((loads as f64).powi(2) + (stores as f64).powi(2)).sqrt() as u64,
+        };
+        let mut weight = spec.issue.1 * both(loads, stores) / WEIGHT_ONE;
         if step.reduce {
             weight += spec.issue.1 * spec.reduce_weight / WEIGHT_ONE;
         }
@@ -785,7 +816,7 @@ impl Naive<'_> {
             uses.push((spec.issue.0, weight));
             if let Some((own, longer)) = spec.own {
                 let reduce = if step.reduce { spec.reduce_weight } else { 0 };
-                uses.push((own, loads * longer / WEIGHT_ONE + stores + reduce));
+                uses.push((own, both(loads * longer / WEIGHT_ONE, stores) + reduce));
             }
         }
         uses.extend(recv.iter().flat_map(|c| c.uses.of(Section::Load)));
