@@ -77,9 +77,8 @@ impl Choice {
     fn of_calls(&self) -> Option<[f64; 3]> {
         let plan = self.plan.as_ref().ok()?;
         let step = &plan.layouts.first()?.step;
-        let kernels = step.kernels * plan.kernels_off;
-        let rest = |width: f64| (width * width - kernels * kernels).max(0.0).sqrt() / step.seconds;
-        Some([1.0 - rest(step.seconds - step.interval.0), 1.0, 1.0 + rest(step.interval.1 - step.seconds)])
+        let [less, more] = step.calls_off.map(|off| off / step.seconds);
+        Some([1.0 - less, 1.0, 1.0 + more])
     }
 
     /// What kind of GPU it has.

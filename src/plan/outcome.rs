@@ -64,9 +64,6 @@ pub struct Outcome {
     pub looked_at: (usize, usize, usize),
     /// How far to trust it, and why.
     pub confidence: &'static str,
-    /// What the time of kernels may be off by, as a part of it; plans of one kind of GPU share it.
-    #[serde(skip)]
-    pub kernels_off: f64,
     /// The run that the best one makes.
     pub whole: Option<Whole>,
     /// The best layout with one thing changed at a time, what matters most first; where asked for.

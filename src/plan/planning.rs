@@ -192,7 +192,6 @@ impl Planning {
             tokens_per_step,
             looked_at,
             confidence: self.trust.1,
-            kernels_off: self.trust.0,
             whole,
             inputs: site.sources.clone(),
             notes: self.notes.iter().cloned().chain(assumed).collect(),

@@ -67,6 +67,8 @@ pub(crate) struct Spent {
     pub(crate) issued: f64,
     /// What the host needs to issue its kernels, while earlier ones run or while it is waited for.
     pub(crate) host: f64,
+    /// Of `seconds`, passes in which the GPU waits for it.
+    pub(crate) paced: f64,
     /// Calls with no kernel beside them, by [`Kind`].
     pub(crate) exposed: [f64; Kind::ALL.len()],
     /// Of `seconds`, what calls may take less and more: a variance each.
@@ -78,6 +80,9 @@ impl Spent {
     pub(super) fn wait(&mut self, seconds: f64) {
         self.issued += seconds;
         self.seconds += seconds;
+        if seconds > 0.0 {
+            self.paced = self.seconds;
+        }
     }
 
     /// What the host is behind where it was not ahead before.
@@ -99,6 +104,7 @@ impl Spent {
         self.slowed += other.slowed * times;
         self.issued += other.issued * times;
         self.host += other.host * times;
+        self.paced += other.paced * times;
         self.exposed.iter_mut().zip(other.exposed).for_each(|(sum, one)| *sum += one * times);
         // The same call each time: what it is off by adds up.
         self.variance.iter_mut().zip(other.variance).for_each(|(sum, one)| *sum += one * times * times);

@@ -41,8 +41,10 @@ pub struct Training<'a> {
 pub struct Step {
     /// From its start to that of the next one.
     pub seconds: f64,
-    /// Lower and upper end of an interval that holds 90% of steps, by what calls and kernels may be off by.
+    /// Lower and upper end of an interval that holds 90% of steps, by what calls, kernels and the host may be off by.
     pub interval: (f64, f64),
+    /// What calls alone may be off by: how much shorter and longer it may be.
+    pub calls_off: [f64; 2],
     /// Kernels of the stage that has most of them.
     pub kernels: f64,
     /// Of these, what is computed a second time.
@@ -64,6 +66,11 @@ pub struct Step {
 /// What a call takes above an idle GPU, of what kernels at the limit take: an all-reduce that sends 306 GB/s has 153 W where
 /// products have 575 W (H200 by NVML, `tests/data/h200x4/clock_duty.json`).
 const CALL_POWER: f64 = 0.27;
+
+/// How many times as long a host may take to issue a step as is forecast, or the other way about: layers of one model took
+/// 1.2 to 1.4 times as long on one machine of two H200 as on another, and nine steps that wait for their host took 0.78 to
+/// 1.43 times as long as forecast (`tests/data/training/steps_h200x2.csv`).
+const HOSTS_DIFFER: f64 = 1.5;
 
 /// Passes of what a rank runs for a micro-batch.
 pub(super) struct Parts {
@@ -507,10 +514,17 @@ impl Training<'_> {
         let recomputed = stages.iter().map(|s| s.units().map(|u| u.recompute.kernels * u.count as f64).sum::<f64>());
         let recomputed = recomputed.fold(0.0, f64::max) * self.through_each();
         let off = (spent.kernels * self.kernels_off).powi(2);
-        let [low, high] = spent.variance.map(|variance| (variance + off).sqrt());
+        // Another host with the same GPUs issues as much in less time, or in more, where it sets the pace of all or of a pass.
+        let host = spent.host + update;
+        let paced = if host >= seconds { host } else { spent.paced };
+        let faster = issued.min(paced * (1.0 - 1.0 / HOSTS_DIFFER));
+        let slower = (host * HOSTS_DIFFER - seconds).max(paced * (HOSTS_DIFFER - 1.0));
+        let interval = |variance: f64, host: f64| (variance + off + host.powi(2)).sqrt();
+        let [low, high] = [interval(spent.variance[0], faster), interval(spent.variance[1], slower)];
         Ok(Step {
             seconds,
             interval: ((seconds - low).max(0.0), seconds + high),
+            calls_off: spent.variance.map(f64::sqrt),
             kernels: spent.kernels,
             recomputed,
             slowed: spent.slowed,
