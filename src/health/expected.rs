@@ -13,7 +13,7 @@ use crate::statistics::INTERVAL;
 use crate::validate::judged::{Asked, Judged};
 
 /// How much looser a forecast is for other GPUs than the profile was measured on: as for intervals of profiles.
-const OTHER_GPUS: f64 = 1.5;
+pub(crate) const OTHER_GPUS: f64 = 1.5;
 
 /// Rows by run: those where NCCL chose, or all where it chose nowhere.
 ///

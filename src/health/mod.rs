@@ -14,7 +14,7 @@ mod run;
 pub mod suspects;
 mod trials;
 
-pub(crate) use expected::runs_of;
+pub(crate) use expected::{OTHER_GPUS, runs_of};
 pub use judge::{Band, Gate, Health, Judged, Limits, Line, PLATEAU, judge};
 pub use kind::{Doubt, Kind, Unseen};
 pub use part::{Part, State};

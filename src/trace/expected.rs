@@ -15,6 +15,7 @@ use super::matched::{Kin, Matched};
 use super::outcome::{Expected, Judgement, Outcome};
 use crate::confidence::{self, Grounds};
 use crate::error::Error;
+use crate::health::OTHER_GPUS;
 use crate::site::{Site, SiteSpec};
 use crate::watch::Watch;
 
@@ -74,10 +75,6 @@ pub(super) fn judge(
     Ok(())
 }
 
-/// How many times as much computation may slow a call on other GPUs than on the one where that was measured: as much looser
-/// as forecasts for them are (`crate::health`).
-const OTHER_GPUS: f64 = 1.5;
-
 /// A forecast with what it rests on, or why there is none.
 type Told = Result<(Expected, Grounds, Forecast), String>;
 
@@ -100,6 +97,7 @@ fn forecast(site: &Site, predictor: &Predictor<'_>, kin: &Kin, world: u32) -> To
     let beside = kin.beside().unwrap_or(0.0);
     let slowed = slower.map_or(alone.kernel, |s| s.kernel).as_us();
     let time_us = alone.kernel.as_us() * (1.0 - beside) + slowed * beside;
+    // How computation slows calls is known of the GPU where it was measured; of others as loosely as all else is.
     let measured = profile[Constant::InterferenceBlocks].origin <= OriginKind::Anchor;
     let looser = if measured { 1.0 } else { OTHER_GPUS };
     let most_us = alone.kernel.as_us() + (slowed - alone.kernel.as_us()) * looser;
