@@ -85,7 +85,7 @@ const PAGES: [Page; 5] = [
          among these, and to nothing of 3 GPUs.\n\n\
          `nccl_misses_2` has 128 to 512 threads on 1 to 24 channels at 64 MiB. `nccl_rooted_2` has broadcasts and reduces.\n\
          `nccl_fifos_2` has trees and rings whose FIFOs are larger than the L2 cache. They showed that mechanism, and\n\
-         nothing is fitted to them. But the priors of `wait.simple` and `missed.simple` were read in `nccl_misses_2`.\n\
+         nothing is fitted to them. But the priors of `wait.simple` and `wait.missed` were read in `nccl_misses_2`.\n\
          `nccl_warps_2` has 64 to 512 threads a block whatever the size.\n\n\
          Four mechanisms came of misses here, and were then held against the files named, which no constant is fitted to\n\
          but where it says so:\n\n\

@@ -474,5 +474,5 @@ fn calls_in_steps() {
         let what = format!("{kind} reshard {reshard} {collective}, {channels} channels");
         calls.add(&what, busy as f64 / 1e9, number(row, "both"));
     }
-    calls.check("calls in steps", 0.046, 0.16);
+    calls.check("calls in steps", 0.045, 0.16);
 }

@@ -452,6 +452,7 @@ proptest! {
             let [load, fetch, store, keep] = std::array::from_fn(|_| random(WEIGHT_ONE));
             let beside = (random(2) == 0).then(|| random(WEIGHT_ONE));
             lane.access = Access { load, fetch, store, keep, beside };
+            lane.share = 1 + random(2) * random(3);
             lane.at = SimTime(random(2) * random(3_000_000));
         }
         let rounds = 1 + u32::try_from(random(3)).unwrap();

@@ -124,6 +124,8 @@ pub struct LaneSpec {
     pub reduce_weight: u64,
     /// Instruction weights of accesses, scaled by [`WEIGHT_ONE`].
     pub access: Access,
+    /// What it gets of a full link, beside 1 of others; at least 1.
+    pub share: u64,
     /// Which of the instance's kernels it is part of.
     pub kernel: u32,
     /// Lanes of one block of a kernel take turns: each starts once all of earlier turns are through.
@@ -188,10 +190,11 @@ impl LaneSpec {
             element,
             reduce_weight,
             access,
+            share,
             at,
             multiplicity,
         } = self;
-        let weights = (issue.1, own.map(|own| own.1), reduce_weight, access);
+        let weights = (issue.1, own.map(|own| own.1), reduce_weight, access, share);
         (weights, [sync, both, after], [wave, element, multiplicity], at)
     }
 
@@ -401,6 +404,7 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         element,
         reduce_weight: 0,
         access: Access::EVEN,
+        share: 1,
         kernel: 0,
         block: 0,
         turn: 0,

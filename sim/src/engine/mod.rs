@@ -312,10 +312,25 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
     }
 
     fn start_flow(&mut self, bytes: u64, uses: &[Use], owner: Owner) {
+        self.note_load(bytes, uses);
+        self.flows.start(self.now, bytes, uses, owner.tag());
+    }
+
+    /// Starts a flow of a lane. With a share of `n` it counts as one of so many times fewer bytes, each of which takes so many
+    /// times as much: then what is full leaves it `n` times the rate of others.
+    fn start_lane(&mut self, lane: u32, bytes: u64, uses: &mut [Use]) {
+        self.note_load(bytes, uses);
+        let share = self.instance.lanes[lane as usize].share;
+        if share > 1 {
+            uses.iter_mut().for_each(|(_, weight)| *weight *= share);
+        }
+        self.flows.start(self.now, bytes.div_ceil(share), uses, Owner::Lane(lane).tag());
+    }
+
+    fn note_load(&mut self, bytes: u64, uses: &[Use]) {
         for &(resource, weight) in uses {
             self.outcome.load[resource as usize] += u128::from(bytes) * u128::from(weight);
         }
-        self.flows.start(self.now, bytes, uses, owner.tag());
     }
 
     fn wake(&mut self, owner: Owner, at: u64) {
@@ -571,7 +586,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         }
         let moves = bytes > 0 && !uses.is_empty();
         if moves {
-            self.start_flow(bytes, &uses, Owner::Lane(lane));
+            self.start_lane(lane, bytes, &mut uses);
         }
         self.uses = uses;
         moves

@@ -8,6 +8,7 @@ use super::alike::Alike;
 use super::ground::{Ground, Grounds, router};
 use super::laid::{Laid, LayError, ResourceName};
 use super::layer::{Resources, wire_format};
+use super::place;
 use crate::collective::Protocol;
 use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{Access, ConnSpec, Instance, KernelSpec, LaneSpec, Section, lane_of};
@@ -136,6 +137,8 @@ struct Lanes<'a> {
     reduce_weight: u64,
     /// Channels that start at once.
     together: u32,
+    /// Whether all ranks are of one host.
+    inside: bool,
 }
 
 impl<'a> Lanes<'a> {
@@ -161,7 +164,7 @@ impl<'a> Lanes<'a> {
             *fifos.entry(worker.rank).or_default() += worker.recv.iter().filter(in_fifo).count() as u64;
         }
         let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
-        Self { topology, profile, schedule, wiring, conns, fifos, reduce_weight, together }
+        Self { topology, profile, schedule, wiring, conns, fifos, reduce_weight, together, inside }
     }
 
     fn lane(&self, resources: &mut Resources, worker: &Wired) -> LaneSpec {
@@ -174,6 +177,7 @@ impl<'a> Lanes<'a> {
         lane.wave = u64::from(worker.threads) * thread_lines(protocol);
         lane.reduce_weight = self.reduce_weight;
         lane.access = self.access(worker);
+        lane.share = self.share(worker);
         lane.at = self.begins(worker);
         if self.schedule.call.ranks == 1 {
             self.leave_to_driver(resources, worker, &mut lane);
@@ -254,6 +258,15 @@ impl<'a> Lanes<'a> {
         let lays_out = worker.recv.is_empty() && one_of(&worker.send, |conn| conn.src);
         let takes = worker.send.is_empty() && one_of(&worker.recv, |conn| conn.dst);
         lays_out || takes
+    }
+
+    /// What a lane gets of a full link. Over several hosts the links inside them seldom bound a call: see [`STARTS`].
+    fn share(&self, worker: &Wired) -> u64 {
+        let gpu = self.topology.gpu(self.topology.gpu_of(worker.rank));
+        let used = self.schedule.plan.used();
+        let (index, blocks) = (worker.channel.0.saturating_sub(used.0), used.1 - used.0);
+        let known = gpu.filter(|_| self.inside);
+        known.map_or(1, |gpu| place::share(gpu.compute_capability, index, blocks))
     }
 
     /// When a lane begins.

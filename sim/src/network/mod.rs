@@ -9,6 +9,7 @@ mod laid;
 mod lay;
 mod layer;
 mod order;
+mod place;
 mod point;
 mod route;
 mod row;

@@ -58,7 +58,7 @@ impl Profile {
             Protocol::Ll => [Constant::StoreLl, Constant::FetchLl, Constant::FetchMissed, Constant::KeepLl],
             Protocol::Ll128 => [Constant::StoreLl128, Constant::FetchLl128, Constant::FetchMissed, Constant::KeepLl128],
             Protocol::Simple => {
-                [Constant::StoreSimple, Constant::FetchSimple, Constant::MissedSimple, Constant::KeepSimple]
+                [Constant::StoreSimple, Constant::FetchSimple, Constant::WaitMissed, Constant::KeepSimple]
             }
         };
         let [store, fetch, longer, keep] = constants.map(|constant| self.value(constant));

@@ -144,7 +144,7 @@ constants! {
         "what they wait for loads of what was received",
     FetchMissed "fetch.missed" "of a fetch" WEIGHT Access
         "what loads of what was received take longer with LL128 once L2 no longer holds it",
-    MissedSimple "missed.simple" "of a fetch" WEIGHT Access
+    WaitMissed "wait.missed" "of a fetch" WEIGHT Access
         "the same of their wait with Simple",
     KeepLl "keep.ll" "of a send" WEIGHT Access
         "instructions to store what is kept in memory with LL",

@@ -709,7 +709,13 @@ impl Naive<'_> {
                     }
                 }
                 if bytes > 0 && !uses.is_empty() {
-                    self.start(Owner::Lane(index), bytes, uses);
+                    // What is full leaves it so many times the rate, in so many times fewer bytes.
+                    for &(r, weight) in &uses {
+                        self.outcome.load[r as usize] += u128::from(bytes) * u128::from(weight);
+                    }
+                    let uses = uses.into_iter().map(|(r, weight)| (r, weight * spec.share)).collect();
+                    let work = u128::from(bytes.div_ceil(spec.share)) * 1_000_000_000_000;
+                    self.flows.push(Flow { owner: Owner::Lane(index), uses, work });
                 }
             }
             Doing::Drains => {
