@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use collcast::SiteSpec;
-use collcast::health::{self, Doubt, Gate, Health, Kind, Limits, Part, Point, Reached, Run, State};
+use collcast::health::{self, Doubt, Gate, Health, Judged, Kind, Limits, Part, Point, Reached, Run, State};
 use collcast::profiles::Published;
 use collcast::reports::model::Status;
 use collcast::reports::{github, junit};
@@ -580,6 +580,12 @@ fn verdicts_are_right() {
             let wrong = if group == HEALTHY { State::Slow } else { State::Pass };
             if health.state == wrong {
                 println!("{:?} where it is {group} {what}: {} ({kind:?})", health.state, case.name);
+                for band in health.runs.iter().filter(|run| run.state == wrong).filter_map(Judged::decisive) {
+                    println!(
+                        "  {} to {} bytes: {:.3}, low {:.3}",
+                        band.from_bytes, band.to_bytes, band.share, band.low
+                    );
+                }
             }
         };
         match case.truth {

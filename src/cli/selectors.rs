@@ -56,7 +56,7 @@ pub(crate) struct MachineArgs {
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct GateArgs {
-    /// Share of the expected bus bandwidth below which a band of sizes is slow (exit 1), such as 85%; by itself 91% at
+    /// Share of the expected bus bandwidth below which a band of sizes is slow (exit 1), such as 85%; by itself 89% at
     /// large sizes, 80% below them
     #[arg(long, alias = "min-busbw", value_name = "PERCENT", help_heading = "Gate")]
     pub(crate) fail_below: Option<String>,
