@@ -46,6 +46,7 @@ pub(super) fn check(scope: &Scope, machine: Option<&Machine>, found: &mut Found<
         }
     }
     together(scope, found);
+    out_of_clusters(scope, machine, found);
     let settings = scope.last();
     if let Some(setting) = settings.get("NCCL_ALGO").filter(|s| s.is_known()) {
         left_without(setting, version, found);
@@ -183,6 +184,25 @@ fn together(scope: &Scope, found: &mut Found<'_>) {
     {
         let what = format!("{} and {}: {} sockets", one.text(), other.text(), threads.saturating_mul(each));
         found.add("socket-threads", one.line.max(other.line), what);
+    }
+}
+
+/// Numbers of channels with which NCCL starts blocks in no clusters, on a machine with clusters or on one that nobody named.
+fn out_of_clusters(scope: &Scope, machine: Option<&Machine>, found: &mut Found<'_>) {
+    // Compute capability of Hopper; fewer blocks seldom fill a link (`sim/src/network/place.rs`).
+    const HOPPER: u32 = 90;
+    const FILL_NO_LINK: i64 = 8;
+    const CLUSTER: i64 = 4;
+    if machine.is_some_and(|machine| machine.site.topology.compute_capability() != HOPPER) {
+        return;
+    }
+    let settings = scope.last();
+    for name in ["NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS"] {
+        let Some(setting) = settings.get(name).filter(|setting| setting.is_known()) else { continue };
+        let (channels, rest) = strtoll(setting.value.trim());
+        if !rest && channels > FILL_NO_LINK && channels % CLUSTER != 0 {
+            found.add("channels-out-of-clusters", setting.line, format!("{} is no multiple of four", setting.text()));
+        }
     }
 }
 
