@@ -67,6 +67,7 @@ const PAGES: [Page; 5] = [
             "tests/data/h200x4_bench/nccl_gathers_4.csv",
             "tests/data/h200x4_bench/nccl_simple_2.csv",
             "tests/data/h200x4_bench/nccl_simple_4.csv",
+            "tests/data/h200x4_bench/nccl_steps_2.csv",
             "tests/data/h200x4_bench/nccl_threads_2.csv",
             "tests/data/h200x4_bench/nccl_threads_4.csv",
             "tests/data/h200x4_bench/nccl_together_2.csv",
@@ -87,13 +88,15 @@ const PAGES: [Page; 5] = [
          `nccl_fifos_2` has trees and rings whose FIFOs are larger than the L2 cache. They showed that mechanism, and\n\
          nothing is fitted to them. But the priors of `wait.simple` and `wait.missed` were read in `nccl_misses_2`.\n\
          `nccl_warps_2` has 64 to 512 threads a block whatever the size.\n\n\
-         Four mechanisms came of misses here, and were then held against the files named, which no constant is fitted to\n\
+         Five mechanisms came of misses here, and were then held against the files named, which no constant is fitted to\n\
          but where it says so:\n\n\
          - With Simple, waits and instructions of a block overlap: `nccl_nthreads_192_3`, `_384_3`, `_128_4`, `_256_4`.\n\
          - Blocks that read host memory wait for PCIe: `nccl_no_peers_*` (`latency.pcie.read` is read in their LL).\n\
          - A host issues channels one by one: `nccl_one_thread_*`.\n\
          - Broadcasts into registered buffers do not run ahead of each other: `nccl_registered_*`. These were called through\n\
-           PyTorch, whose calls in graphs took 2 to 3 us longer than those of `bench`, whatever the call.\n\n\
+           PyTorch, whose calls in graphs took 2 to 3 us longer than those of `bench`, whatever the call.\n\
+         - Blocks get unequal shares of a full link: read in a kernel of our own (`tests/data/h200x4/full_link.csv`), seen in\n\
+           `nccl_misses_2`. `nccl_steps_2`, 16 to 28 channels at 16 MiB to 2 GiB, was measured when it was in the model.\n\n\
          `nccl_gathers_*` are all-gathers whose parts are powers of two and not. With LL the latter take 20% longer than\n\
          forecast; why is not known.\n\n\
          Not modelled: with Simple a call gets slower by 0.35 to 0.5 us for each warp from 3 to 10 of a block. It gets\n\

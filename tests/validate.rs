@@ -286,3 +286,24 @@ fn forecasts_are_read_back_as_themselves() {
         assert!(error.contains(&format!("rows do not say {says}")) && error.contains("hint:"), "{asked}: {error}");
     }
 }
+
+/// Goal: rows of more channels than NCCL takes by itself are forecast on as many, and a call of all 28 is faster than of 24, as
+/// it was.
+#[test]
+fn more_channels_than_usual_are_forecast() {
+    let file = "tests/data/h200x4_bench/nccl_steps_2.csv";
+    let args = ["validate", file, "--rows", "--no-doctor", "--format", "json"];
+    let (code, out, err) = collcast(&args);
+    assert_eq!(code, 0, "{err}");
+    let result: Value = serde_json::from_str(&out).unwrap();
+    let rows = result["rows"].as_array().unwrap();
+    let times = |channels: u64, of: &str| -> Vec<f64> {
+        let rows = rows.iter().filter(|row| row["channels"] == channels && row["size_bytes"] == 256_u64 << 20);
+        rows.map(|row| row[of].as_f64().unwrap()).collect()
+    };
+    for of in ["predicted_us", "measured_us"] {
+        let (usual, more) = (times(24, of), times(28, of));
+        assert_eq!((usual.len(), more.len()), (2, 2), "{of}");
+        assert!(usual.iter().zip(&more).all(|(usual, more)| more < usual), "{of}: {usual:?} {more:?}");
+    }
+}

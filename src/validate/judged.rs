@@ -483,10 +483,15 @@ fn told(
     if let Some(text) = &row.settings.nccl_algo {
         settings.algorithms = Selection::parse(text, version).map(|(algorithms, _)| algorithms).unwrap_or_default();
     }
-    // Sends and receives have channels of their own, with a limit of their own.
+    // Sends and receives have channels of their own, with a limit of their own. Collectives take more than NCCL's search finds
+    // where they are told to.
     let peers = valid_algorithms(row.collective) == [Algorithm::Direct];
-    let limit = if peers { &mut settings.max_p2p_channels } else { &mut settings.max_channels };
-    *limit = row.settings.channels.or(*limit);
+    let [least, most] = if peers {
+        [&mut settings.min_p2p_channels, &mut settings.max_p2p_channels]
+    } else {
+        [&mut settings.min_channels, &mut settings.max_channels]
+    };
+    (*least, *most) = (row.settings.channels.or(*least), row.settings.channels.or(*most));
     settings.buffers = row.settings.buffers.or(settings.buffers);
     settings.threads = row.settings.threads.or(settings.threads);
     let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
