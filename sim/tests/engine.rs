@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
@@ -1722,4 +1722,53 @@ fn what_times_cannot_hold_is_refused() {
     // Slow, but neither.
     let time = predict(1e-3, 1 << 20, true).unwrap().time.as_us();
     assert!((1e6..1e7).contains(&time), "{time}");
+}
+
+/// Goal: lanes have the shares that blocks had of a full link.
+/// Method: 8 MiB a block to the other of two H200, all at once. Where clusters fill the link, what a block got lies within
+/// 12% of its lane's share; without clusters the first blocks take from 1.5 to 2.4 times as long as the last. A block that has
+/// all it can send is left out.
+#[test]
+fn shares_of_a_full_link_are_as_measured() {
+    let mut runs: BTreeMap<(u32, u32), Vec<f64>> = BTreeMap::new();
+    for row in include_str!("../../tests/data/h200x4/full_link.csv").lines().skip(1) {
+        let [cluster, what, blocks, _, _, _, eight_us, _] = row.split(',').collect::<Vec<_>>()[..] else {
+            panic!("{row}")
+        };
+        if what == "send" {
+            let rates = runs.entry((cluster.parse().unwrap(), blocks.parse().unwrap())).or_default();
+            rates.push(8.0 * 1048.576 / eight_us.parse::<f64>().unwrap());
+        }
+    }
+    // What a block sends by itself, in GB/s: within 10% of that it is not the link which holds it back.
+    let alone = runs[&(4, 4)].iter().copied().fold(0.0, f64::max);
+    let topology = nvswitch_box(2, 450.0);
+    let mut judged = 0;
+    for (&(cluster, blocks), rates) in &runs {
+        let case = Case { channels: blocks, ..Case::new(Collective::AllGather, Algorithm::Ring, Protocol::Simple, 2) };
+        let schedule = case.schedule(&topology);
+        let laid = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap();
+        let mut shares = vec![0.0; rates.len()];
+        for (lane, worker) in laid.instance.lanes.iter().zip(&laid.wiring.workers) {
+            shares[worker.channel.0 as usize] = lane.share as f64;
+        }
+        let clusters = blocks % 4 == 0;
+        if cluster == 4 && blocks > 8 {
+            let held: Vec<usize> = (0..rates.len()).filter(|&block| rates[block] < 0.9 * alone).collect();
+            let mean = held.iter().map(|&block| rates[block] / shares[block]).sum::<f64>() / held.len() as f64;
+            for block in held {
+                let off = rates[block] / shares[block] / mean - 1.0;
+                assert!(off.abs() < 0.12, "{blocks} blocks, block {block}: {off:+.2}");
+                judged += 1;
+            }
+        }
+        if cluster == 1 && blocks > 16 && !clusters {
+            let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
+            let times = mean(&rates[8..]) / mean(&rates[..8]);
+            assert!((1.5..2.4).contains(&times), "{blocks} blocks: {times:.2}");
+            assert_eq!(mean(&shares[8..]) / mean(&shares[..8]), 2.0, "{blocks} blocks");
+            judged += 1;
+        }
+    }
+    assert!(judged > 80, "{judged}");
 }

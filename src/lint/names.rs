@@ -4,6 +4,7 @@ use collcast_sim::collective::{Protocol, nearest};
 use collcast_sim::nccl::parameters::{Parameter, strtoll};
 use collcast_sim::nccl::settings::{NcclSettings, SettingsError};
 use collcast_sim::nccl::{ALGORITHMS, Environment, FUNCTIONS, NicSet, Version};
+use collcast_sim::network;
 use collcast_sim::schedule::valid_algorithms;
 
 use super::found::Found;
@@ -189,18 +190,13 @@ fn together(scope: &Scope, found: &mut Found<'_>) {
 
 /// Numbers of channels with which NCCL starts blocks in no clusters, on a machine with clusters or on one that nobody named.
 fn out_of_clusters(scope: &Scope, machine: Option<&Machine>, found: &mut Found<'_>) {
-    // Compute capability of Hopper; fewer blocks seldom fill a link (`sim/src/network/place.rs`).
-    const HOPPER: u32 = 90;
-    const FILL_NO_LINK: i64 = 8;
-    const CLUSTER: i64 = 4;
-    if machine.is_some_and(|machine| machine.site.topology.compute_capability() != HOPPER) {
-        return;
-    }
+    let capability = machine.map_or(network::HOPPER, |machine| machine.site.topology.compute_capability());
     let settings = scope.last();
     for name in ["NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS"] {
         let Some(setting) = settings.get(name).filter(|setting| setting.is_known()) else { continue };
         let (channels, rest) = strtoll(setting.value.trim());
-        if !rest && channels > FILL_NO_LINK && channels % CLUSTER != 0 {
+        let out = |channels| network::out_of_clusters(capability, channels);
+        if !rest && u32::try_from(channels).is_ok_and(out) {
             found.add("channels-out-of-clusters", setting.line, format!("{} is no multiple of four", setting.text()));
         }
     }

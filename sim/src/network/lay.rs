@@ -153,7 +153,7 @@ impl<'a> Lanes<'a> {
         let used = schedule.plan.used();
         let together = match (schedule.plan.old.fetches_work, inside) {
             (true, _) => 1,
-            (false, true) => (used.1 - used.0).div_ceil(STARTS).max(1),
+            (false, true) => schedule.plan.blocks().div_ceil(STARTS).max(1),
             (false, false) => used.1.max(1),
         };
         let mut fifos: FxHashMap<Rank, u64> = FxHashMap::default();
@@ -262,11 +262,12 @@ impl<'a> Lanes<'a> {
 
     /// What a lane gets of a full link. Over several hosts the links inside them seldom bound a call: see [`STARTS`].
     fn share(&self, worker: &Wired) -> u64 {
-        let gpu = self.topology.gpu(self.topology.gpu_of(worker.rank));
-        let used = self.schedule.plan.used();
-        let (index, blocks) = (worker.channel.0.saturating_sub(used.0), used.1 - used.0);
-        let known = gpu.filter(|_| self.inside);
-        known.map_or(1, |gpu| place::share(gpu.compute_capability, index, blocks))
+        let plan = &self.schedule.plan;
+        let index = worker.channel.0.saturating_sub(plan.used().0);
+        match self.topology.gpu(self.topology.gpu_of(worker.rank)) {
+            Some(gpu) if self.inside => place::share(gpu.compute_capability, index, plan.blocks()),
+            _ => 1,
+        }
     }
 
     /// When a lane begins.

@@ -20,6 +20,7 @@ pub use join::join;
 pub use laid::{Laid, LayError, ResourceName};
 pub use lay::{lay, lay_known, lay_one_of_each, smallest_latency};
 pub use order::{order, order_by};
+pub use place::{HOPPER, out_of_clusters};
 pub use point::Across;
 pub use route::{Hop, Leg, Route, Router};
 pub(crate) use row::{Row, row};

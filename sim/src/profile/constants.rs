@@ -143,7 +143,7 @@ constants! {
     FetchSimple "fetch.simple" "of a send" WEIGHT Access
         "what they wait for loads of what was received",
     FetchMissed "fetch.missed" "of a fetch" WEIGHT Access
-        "what loads of what was received take longer with LL128 once L2 no longer holds it",
+        "what loads of what was received take longer with LL and LL128 once L2 no longer holds it",
     WaitMissed "wait.missed" "of a fetch" WEIGHT Access
         "the same of their wait with Simple",
     KeepLl "keep.ll" "of a send" WEIGHT Access
