@@ -15,7 +15,7 @@ use serde_json::Value;
 /// what a reader must know.
 type Page = (&'static str, &'static [&'static str], &'static str, Option<&'static str>, &'static str);
 
-const PAGES: [Page; 5] = [
+const PAGES: [Page; 8] = [
     (
         "h200x4",
         &["tests/data/h200x4"],
@@ -26,6 +26,7 @@ const PAGES: [Page; 5] = [
     (
         "h200x4_bench",
         &[
+            "tests/data/h200x4_bench/nccl_aligned_2.csv",
             "tests/data/h200x4_bench/nccl_buffers_16m_2.csv",
             "tests/data/h200x4_bench/nccl_buffers_1m_2.csv",
             "tests/data/h200x4_bench/nccl_buffers_lines_2.csv",
@@ -77,6 +78,13 @@ const PAGES: [Page; 5] = [
             "tests/data/h200x4_bench/nccl_trees_large_2.csv",
             "tests/data/h200x4_bench/nccl_misses_2.csv",
             "tests/data/h200x4_bench/nccl_warps_2.csv",
+            "tests/data/h200x4_bench/nccl_waves_2.csv",
+            "tests/data/h200x4_bench/nccl_waves_4.csv",
+            "tests/data/h200x4_bench/nccl_waves_channels_4.csv",
+            "tests/data/h200x4_bench/nccl_waves_rooted_2.csv",
+            "tests/data/h200x4_bench/nccl_waves_rooted_3.csv",
+            "tests/data/h200x4_bench/nccl_waves_rooted_4.csv",
+            "tests/data/h200x4_bench/nccl_waves_trees_4.csv",
         ],
         "h200x4",
         None,
@@ -87,8 +95,9 @@ const PAGES: [Page; 5] = [
          `nccl_misses_2` has 128 to 512 threads on 1 to 24 channels at 64 MiB. `nccl_rooted_2` has broadcasts and reduces.\n\
          `nccl_fifos_2` has trees and rings whose FIFOs are larger than the L2 cache. They showed that mechanism, and\n\
          nothing is fitted to them. But the priors of `wait.simple` and `wait.missed` were read in `nccl_misses_2`.\n\
-         `nccl_warps_2` has 64 to 512 threads a block whatever the size.\n\n\
-         Five mechanisms came of misses here, and were then held against the files named, which no constant is fitted to\n\
+         `nccl_warps_2` has 64 to 512 threads a block whatever the size. `nccl_waves_*` have 512 or 640 threads, and pieces of\n\
+         a quarter of a wave to 8 waves of lines; nothing is fitted to them.\n\n\
+         Six mechanisms came of misses here, and were then held against the files named, which no constant is fitted to\n\
          but where it says so:\n\n\
          - With Simple, waits and instructions of a block overlap: `nccl_nthreads_192_3`, `_384_3`, `_128_4`, `_256_4`.\n\
          - Blocks that read host memory wait for PCIe: `nccl_no_peers_*` (`latency.pcie.read` is read in their LL).\n\
@@ -96,9 +105,9 @@ const PAGES: [Page; 5] = [
          - Broadcasts into registered buffers do not run ahead of each other: `nccl_registered_*`. These were called through\n\
            PyTorch, whose calls in graphs took 2 to 3 us longer than those of `bench`, whatever the call.\n\
          - Blocks get unequal shares of a full link: read in a kernel of our own (`tests/data/h200x4/full_link.csv`), seen in\n\
-           `nccl_misses_2`. `nccl_steps_2`, 16 to 28 channels at 16 MiB to 2 GiB, was measured when it was in the model.\n\n\
-         `nccl_gathers_*` are all-gathers whose parts are powers of two and not. With LL the latter take 20% longer than\n\
-         forecast; why is not known.\n\n\
+           `nccl_misses_2`. `nccl_steps_2`, 16 to 28 channels at 16 MiB to 2 GiB, was measured when it was in the model.\n\
+         - Stores of LL that begin inside a line of memory take longer: read in `nccl_aligned_2`, seen in `nccl_gathers_*` and\n\
+           in all else that gathers over 3 GPUs.\n\n\
          Not modelled: with Simple a call gets slower by 0.35 to 0.5 us for each warp from 3 to 10 of a block. It gets\n\
          faster by 1.9 to 3.0 us from 10 to 11, and slower again.\n\
          10 warps are what fits twice into the registers of a multiprocessor (96 a thread of NCCL's kernels).\n\
@@ -106,6 +115,58 @@ const PAGES: [Page; 5] = [
          first showed that a send's lane has half of its block's threads, without which it was 7.0% off, not 4.5%. Not\n\
          modelled: one block sends 21.1 GB/s up to 256 MiB, where forecasts fall by 7%; and all blocks of a ring get slower\n\
          together, by 11% from 1 to 12 of them, long before the link is full.",
+    ),
+    (
+        "h200x4_unseen",
+        &[
+            "tests/data/h200x4_bench/nccl_unseen_2.csv",
+            "tests/data/h200x4_bench/nccl_unseen_3.csv",
+            "tests/data/h200x4_bench/nccl_unseen_4.csv",
+            "tests/data/h200x4_bench/nccl_unseen_forced_3.csv",
+            "tests/data/h200x4_bench/nccl_unseen_forced_4.csv",
+            "tests/data/h200x4_bench/nccl_unseen_nthreads_4.csv",
+            "tests/data/h200x4_bench/nccl_unseen_threads_4.csv",
+        ],
+        "h200x4",
+        None,
+        "NCCL 2.28.3 on four other H200, measured on 2026-11-28, when all that was in the model: no constant and no mechanism\n\
+         comes of these rows. `nccl_unseen_nthreads_4` has 256 threads a block, which NCCL does not choose at these sizes.",
+    ),
+    (
+        "h100x4",
+        &[
+            "tests/data/h100x4/nccl_channels_2.csv",
+            "tests/data/h100x4/nccl_channels_4.csv",
+            "tests/data/h100x4/nccl_default_2.csv",
+            "tests/data/h100x4/nccl_default_4.csv",
+            "tests/data/h100x4/nccl_forced_2.csv",
+            "tests/data/h100x4/nccl_forced_4.csv",
+            "tests/data/h100x4/nccl_rings_2.csv",
+            "tests/data/h100x4/nccl_rings_4.csv",
+            "tests/data/h100x4/nccl_threads_2.csv",
+            "tests/data/h100x4/nccl_threads_4.csv",
+        ],
+        H100,
+        None,
+        "NCCL 2.28.3 in graphs and by threads on 4 and 2 H100 over NVSwitch. 13 constants of the profile `h100-nvswitch` are fitted to these rows:\n\
+         latencies, kernels and the rate of NVLink. What a block does is as on H200, whose SMs are the same, and so are launches.",
+    ),
+    (
+        "h100x4_unseen",
+        &[
+            "tests/data/h100x4/nccl_unseen_3.csv",
+            "tests/data/h100x4/nccl_unseen_4.csv",
+            "tests/data/h100x4/nccl_unseen_channels_2.csv",
+            "tests/data/h100x4/nccl_unseen_channels_4.csv",
+            "tests/data/h100x4/nccl_unseen_forced_4.csv",
+            "tests/data/h100x4/nccl_unseen_threads_4.csv",
+            "tests/data/h100x4/nccl_processes_2.csv",
+            "tests/data/h100x4/nccl_processes_4.csv",
+        ],
+        H100,
+        None,
+        "Four H100 of another start, other sizes, 3 GPUs and reduces, and calls by threads and one process a GPU: no constant\n\
+         is fitted to these rows. What hosts do is as on H200: processes of this host start small calls at half of that pace.",
     ),
     (
         "h200_kernel",
@@ -139,6 +200,9 @@ const PAGES: [Page; 5] = [
 ];
 
 /// What `collcast calibrate` makes of `probe_*.csv`.
+/// The machine as `collcast probe` wrote it down.
+const H100: &str = "tests/data/h100x4/machine.toml";
+
 const KERNEL: &str = "tests/data/h200_kernel/h200-kernel.toml";
 
 fn folder() -> PathBuf {

@@ -11,6 +11,9 @@ use crate::units::Bytes;
 /// Largest number of ranks of one call.
 pub const MAX_RANKS: u32 = 131_072;
 
+/// Bytes of a line of GPU memory, as caches hold it (CUDA C++ Programming Guide, compute capabilities, global memory).
+const MEMORY_LINE: u64 = 128;
+
 /// One collective call: what is asked, without how.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Call {
@@ -95,6 +98,19 @@ impl Call {
             Some(_) => (0..from.0).map(|r| self.pair_count(Rank(r), to)).sum(),
             None => self.count * u64::from(from.0),
         }
+    }
+
+    /// Share of the parts that ranks put together in one buffer which do not begin on a line of GPU memory, 128
+    /// bytes; none where a counts table sets their places.
+    pub fn unaligned(&self) -> f64 {
+        let gathers = matches!(self.collective, Collective::AllGather | Collective::Gather | Collective::AllToAll);
+        let over = self.count.saturating_mul(self.dtype.size()) % MEMORY_LINE;
+        if !gathers || self.counts.is_some() || over == 0 {
+            return 0.0;
+        }
+        // Lines are a power of two: as many parts further one begins on a line again as the lowest bit of `over` says.
+        let aligned = u64::from(self.ranks).div_ceil(MEMORY_LINE >> over.trailing_zeros());
+        1.0 - aligned as f64 / f64::from(self.ranks.max(1))
     }
 
     /// Elements in the input buffer of a rank.

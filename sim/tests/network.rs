@@ -553,3 +553,19 @@ fn what_left_the_cache_loads_longer() {
         assert!((ratio / (1.0 + 0.95 * missed) - 1.0).abs() < 0.02, "{channels}: {ratio} with {missed} missed");
     }
 }
+
+/// Goal: the share of parts that begin inside a line of memory is that of counting them.
+#[test]
+fn parts_off_lines_are_counted() {
+    for ranks in 1..40 {
+        for count in [0, 1, 3, 4, 8, 12, 16, 20, 31, 32, 33, 64, 1_000, 1_024, 262_148] {
+            let mut call = Call::of_size(Collective::AllGather, ranks, Bytes(0), DataType::Float32);
+            call.count = count;
+            let inside = (0..u64::from(ranks)).filter(|rank| (rank * count * 4) % 128 != 0).count();
+            let share = inside as f64 / f64::from(ranks);
+            assert!((call.unaligned() - share).abs() < 1e-12, "{count} on {ranks}: {} {share}", call.unaligned());
+            call.collective = Collective::ReduceScatter;
+            assert_eq!(call.unaligned(), 0.0);
+        }
+    }
+}

@@ -69,9 +69,9 @@ fn mistakes_in_topology_files_are_refused() {
         ),
         (
             "name = \"t\"",
-            "name = \"t\"\nprofile = \"h100-nvswitch\"",
+            "name = \"t\"\nprofile = \"h300-nvswitch\"",
             &[
-                "`h100-nvswitch` is not a built-in profile",
+                "`h300-nvswitch` is not a built-in profile",
                 "t.toml:3:11",
                 "did you mean `h200-nvswitch`?",
                 "known: h200-nvswitch, prior",

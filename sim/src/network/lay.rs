@@ -220,8 +220,11 @@ impl<'a> Lanes<'a> {
         let fewer = old && gpu.map_or(0, |gpu| gpu.compute_capability) >= 80;
         let loading = if fewer { worker.threads.div_ceil(2) } else { worker.threads };
         let copies = protocol == Protocol::Simple && self.is_switch_copy(worker);
-        let missed = self.missed(worker.rank);
-        let mut access = if copies { profile.copy(loading) } else { profile.access(protocol, loading, missed) };
+        let mut access = if copies {
+            profile.copy(loading)
+        } else {
+            profile.access(protocol, loading, self.missed(worker.rank), self.schedule.call.unaligned())
+        };
         let in_host = |&conn: &u32| {
             self.conns.get(conn as usize).is_some_and(|conn: &ConnSpec| !conn.uses.of(Section::Load).is_empty())
         };

@@ -49,11 +49,12 @@ impl Profile {
 
     /// Instruction weights of what `threads` threads of a block access, in sends of all its threads. A load takes
     /// its latency, and every thread has as many bytes on their way; stores go at the rate of the block. `missed` is the
-    /// share of what was received that L2 no longer holds.
+    /// share of what was received that L2 no longer holds, `unaligned` that of what is kept which begins inside a line of
+    /// memory.
     ///
     /// With lines a thread waits for its load, then stores. With Simple other warps issue what they load and store
     /// meanwhile (NCCL 2.28 `src/device/common_kernel.h` has 8 loads of 16 bytes of a thread on their way).
-    pub fn access(&self, protocol: Protocol, threads: u32, missed: f64) -> Access {
+    pub fn access(&self, protocol: Protocol, threads: u32, missed: f64, unaligned: f64) -> Access {
         let constants = match protocol {
             Protocol::Ll => [Constant::StoreLl, Constant::FetchLl, Constant::FetchMissed, Constant::KeepLl],
             Protocol::Ll128 => [Constant::StoreLl128, Constant::FetchLl128, Constant::FetchMissed, Constant::KeepLl128],
@@ -61,7 +62,10 @@ impl Profile {
                 [Constant::StoreSimple, Constant::FetchSimple, Constant::WaitMissed, Constant::KeepSimple]
             }
         };
-        let [store, fetch, longer, keep] = constants.map(|constant| self.value(constant));
+        let [store, fetch, longer, mut keep] = constants.map(|constant| self.value(constant));
+        if protocol == Protocol::Ll {
+            keep += unaligned * self.value(Constant::KeepLlUnaligned);
+        }
         let waits = |value| weight(value * all_threads(protocol) / f64::from(threads.max(1)));
         let (load, beside) = match protocol {
             Protocol::Simple => (self.value(Constant::WaitSimple), Some(weight(1.0 - store))),

@@ -10,6 +10,7 @@ const PRIOR: &str = include_str!("../../profiles/prior.toml");
 const BUILTIN: &[(&str, &str)] = &[
     ("prior", PRIOR),
     ("h200-nvswitch", include_str!("../../profiles/h200-nvswitch.toml")),
+    ("h100-nvswitch", include_str!("../../profiles/h100-nvswitch.toml")),
     ("a100-nvswitch", include_str!("../../profiles/a100-nvswitch.toml")),
     ("b200-nvswitch", include_str!("../../profiles/b200-nvswitch.toml")),
     ("v100-nvlink", include_str!("../../profiles/v100-nvlink.toml")),

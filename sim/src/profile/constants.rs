@@ -148,6 +148,8 @@ constants! {
         "the same of their wait with Simple",
     KeepLl "keep.ll" "of a send" WEIGHT Access
         "instructions to store what is kept in memory with LL",
+    KeepLlUnaligned "keep.ll_unaligned" "of a send" WEIGHT Access
+        "the same, more, where what is kept with LL begins inside a line of memory: stores of a warp touch three lines, not two",
     KeepLl128 "keep.ll128" "of a send" WEIGHT Access
         "the same with LL128",
     KeepSimple "keep.simple" "of a send" WEIGHT Access
