@@ -7,7 +7,7 @@ use std::fmt;
 use collcast_reports::model::Status;
 use collcast_sim::call::Call;
 use collcast_sim::collective::{Collective, Protocol};
-use collcast_sim::domain::Beyond;
+use collcast_sim::domain::{Beyond, Reason};
 use collcast_sim::nccl::{Interface, Version};
 use collcast_sim::predict::{Prediction, Settings};
 use collcast_sim::profile::{Profile, Spread};
@@ -142,19 +142,24 @@ impl Grounds {
             _ if said.busy < PLATEAU => Part::Middle,
             _ => Part::Large,
         };
-        let known = match said.beyond.is_empty() && !profiles::fitted_to_published(&profile.name) {
+        let mut beyond = said.beyond.clone();
+        let known = match beyond.is_empty() && !profiles::fitted_to_published(&profile.name) {
             true => (Unseen::HeldBack, (said.interval.1 / said.interval.0).ln() / INTERVAL),
             false => {
                 let stated = || topology.software.nccl.as_deref().and_then(|text| text.parse().ok());
                 let version: Version = settings.version.or_else(stated).unwrap_or_default();
                 let tcp = settings.transport.interface != Interface::Data;
                 let kind = Kind::of(topology, collective, ranks, version, tcp);
-                let doubt = kind.unseen().map_or(Doubt::UNKNOWN, |unseen| unseen.doubt);
+                let unseen = kind.unseen();
+                if beyond.basis() == "extrapolated" && unseen.is_some_and(|unseen| unseen.covers(ranks, &beyond)) {
+                    beyond.insert(Reason::Unseen);
+                }
+                let doubt = unseen.map_or(Doubt::UNKNOWN, |unseen| unseen.doubt);
                 (Unseen::Published(kind), doubt.of(part))
             }
         };
         let errors = BTreeMap::from([((part, known.0), known.1)]);
-        Self { beyond: said.beyond.clone(), errors, overlapped: false }
+        Self { beyond, errors, overlapped: false }
     }
 
     /// The 90% interval of a forecast of these grounds alone, as parts of its time: what such forecasts of runs that
@@ -247,8 +252,6 @@ impl FromIterator<Grounds> for Grounds {
 
 #[cfg(test)]
 mod tests {
-    use collcast_sim::domain::Reason;
-
     use super::*;
 
     /// Goal: only what was measured is called high; what goes beyond its measurements is always low.

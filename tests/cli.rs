@@ -51,6 +51,14 @@ fn doubt_is_named() {
             ],
         ),
         ("simulate dgx-h200 --profile prior -s 1M", ["profile prior: none", cited]),
+        (
+            "simulate dgx-h200 -s 1M",
+            [
+                "profile h200-nvswitch",
+                "medium: the profile was measured over 2 to 4 ranks, not 8; forecasts of 5 unseen runs",
+            ],
+        ),
+        ("simulate dgx-h100 --gpus 4 -s 1M --algorithm ring", ["profile h100-nvswitch", own]),
         ("sweep pcie-box -s 1M,2M", [none, pcie]),
         ("tune pcie-box -s 1M", [none, pcie]),
         ("simulate h200x4 -s 1M", ["profile h200-nvswitch", own]),

@@ -71,6 +71,8 @@ struct Case {
     truth: Truth,
     large_only: bool,
     runs: Vec<Run>,
+    /// Algorithms with their protocols that NCCL was forecast to choose.
+    choices: BTreeSet<String>,
 }
 
 fn root() -> PathBuf {
@@ -125,8 +127,8 @@ fn machine(case: &str, (ranks, hosts): (u32, Option<u32>)) -> Topology {
     sized.unwrap_or_else(|| collcast::topologies::load_any(&machine, None, None).unwrap())
 }
 
-/// The runs of a file by a profile; by that which the machine names where none is given.
-fn runs(file: &str, profiles: Vec<String>) -> Vec<Run> {
+/// The runs of a file by a profile, and NCCL's choices; by that which the machine names where none is given.
+fn runs(file: &str, profiles: Vec<String>) -> (Vec<Run>, BTreeSet<String>) {
     let path = |p: String| if p.ends_with(".toml") { root().join(p).display().to_string() } else { p };
     let profiles = profiles.into_iter().map(path).collect();
     let request = Request {
@@ -134,7 +136,9 @@ fn runs(file: &str, profiles: Vec<String>) -> Vec<Run> {
         doctor: false,
         ..Request::new([root().join(file)])
     };
-    validate(&request).unwrap_or_else(|e| panic!("{file}: {e}")).runs
+    let outcome = validate(&request).unwrap_or_else(|e| panic!("{file}: {e}"));
+    let chosen = outcome.rows.iter().filter(|row| !row.forced);
+    (outcome.runs, chosen.map(|row| format!("{}/{}", row.algorithm, row.protocol)).collect())
 }
 
 fn published(taken: &BTreeSet<String>) -> Vec<Case> {
@@ -157,8 +161,11 @@ fn published(taken: &BTreeSet<String>) -> Vec<Case> {
             () if known.sick.contains_key(name) => Truth::Sick,
             () => Truth::Healthy,
         };
+        let (runs, choices) =
+            runs(&format!("{PUBLISHED}/{name}.csv"), [own(name), profile.iter().cloned().collect()].concat());
         Case {
-            runs: runs(&format!("{PUBLISHED}/{name}.csv"), [own(name), profile.iter().cloned().collect()].concat()),
+            runs,
+            choices,
             name: name.clone(),
             profile: if profile.is_some() { "fitted to others' runs" } else { "the machine's" }.to_owned(),
             publisher,
@@ -189,8 +196,10 @@ fn measured() -> Vec<Case> {
             truth: Truth::Healthy,
             large_only: false,
             runs: vec![run],
+            choices: BTreeSet::new(),
         };
         runs(file, Vec::new())
+            .0
             .into_iter()
             .filter(|run| run.points.len() >= 8 && run.points.last().is_some_and(|p| p.size_bytes >= 64 << 20))
             .map(case)
@@ -374,7 +383,7 @@ impl Strangers {
     /// square over publishers; a factor of two where no run has such sizes. With runs and publishers.
     fn off(&self, profiles: &(dyn Fn(&str, &str) -> Vec<String> + Sync)) -> (Doubt, usize, usize) {
         let of = |(case, publisher, stranger): &(String, String, String)| {
-            let runs = runs(&format!("{PUBLISHED}/{case}.csv"), profiles(case, stranger));
+            let (runs, _) = runs(&format!("{PUBLISHED}/{case}.csv"), profiles(case, stranger));
             let judged = health::judge(&runs, Limits::of(1e-9));
             let runs = judged.runs.iter().filter(|run| run.kind != Some(Kind::Exchange));
             let bands = runs.flat_map(|run| &run.bands);
@@ -474,7 +483,7 @@ fn no_fitted_constant_harms_strangers() {
 }
 
 /// The file of what healthy machines are off by, as the published runs have it today.
-fn unseen_file(residuals: &Residuals) -> String {
+fn unseen_file(residuals: &Residuals, cases: &[Case]) -> String {
     let mut text = String::from(
         "# How far healthy runs that others published lie from forecasts by profiles that had not seen their publisher: the\n\
          # root mean square over publishers of ln(measured / expected), for the median of a band, and wider where there are\n\
@@ -486,11 +495,19 @@ fn unseen_file(residuals: &Residuals) -> String {
         let runs: usize = large.into_iter().flat_map(BTreeMap::values).map(Vec::len).sum();
         let publishers = large.map_or(0, BTreeMap::len);
         let Doubt { small, middle, large } = doubts(residuals, kind, None);
+        let healthy = cases.iter().filter(|case| case.truth == Truth::Healthy);
+        let of_kind: Vec<(&Case, u32)> = healthy
+            .flat_map(|case| case.runs.iter().filter(|run| run.kind == Some(kind)).map(move |run| (case, run.ranks)))
+            .collect();
+        let ranks: BTreeSet<u32> = of_kind.iter().map(|(_, ranks)| *ranks).collect();
+        let choices: BTreeSet<&String> = of_kind.iter().flat_map(|(case, _)| &case.choices).collect();
+        let choices = Vec::from_iter(choices);
+        let (fewest, most) = (ranks.first().unwrap(), ranks.last().unwrap());
         let kind = serde_json::to_value(kind).unwrap();
         writeln!(
             text,
             "\n[[kinds]]\nkind = {kind}\nruns = {runs}\npublishers = {publishers}\n\
-             doubt = {{ small = {small}, middle = {middle}, large = {large} }}"
+             ranks = [{fewest}, {most}]\nchoices = {choices:?}\ndoubt = {{ small = {small}, middle = {middle}, large = {large} }}"
         )
         .unwrap();
     }
@@ -560,7 +577,7 @@ fn verdicts_are_right() {
     };
     let published = published(&taken(&families));
     let residuals = residuals(&published);
-    let text = [unseen_file(&residuals), families, reach_file(&published)];
+    let text = [unseen_file(&residuals, &published), families, reach_file(&published)];
     if update {
         std::fs::write(&path, &text[0]).unwrap();
         std::fs::write(&of_profiles, &text[1]).unwrap();

@@ -34,6 +34,9 @@ pub enum Reason {
     Choice(Algorithm, Protocol),
     /// The constants of reduction and multicast in switches are cited.
     Switches,
+    /// Runs of such ranks, choices and launch modes were forecast by profiles that had seen none of them either: how far off
+    /// those were is known.
+    Unseen,
 }
 
 /// All ways in which predictions go beyond their profile; none where everything was measured.
@@ -47,6 +50,11 @@ impl Beyond {
     /// Whether everything was measured.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The reasons.
+    pub fn reasons(&self) -> impl Iterator<Item = &Reason> {
+        self.0.iter()
     }
 
     /// Adds a reason.
@@ -77,10 +85,16 @@ impl Beyond {
     /// What the predictions rest on: `predicted` from measured constants, `cited` ones, or `extrapolated` from measurements
     /// of something else.
     pub fn basis(&self) -> &'static str {
-        match self.0.iter().find(|reason| !matches!(reason, Reason::Cited(_) | Reason::Switches)) {
-            Some(_) => "extrapolated",
-            None if self.is_empty() => "predicted",
-            None => "cited",
+        let unseen = self.0.contains(&Reason::Unseen);
+        let far = |reason: &Reason| match reason {
+            Reason::Cited(_) | Reason::Switches | Reason::Unseen => false,
+            Reason::Ranks { .. } | Reason::Launch(_) | Reason::Choice(..) => !unseen,
+            Reason::Gpu { .. } | Reason::Hosts => true,
+        };
+        match self.0.iter().any(far) {
+            true => "extrapolated",
+            false if self.is_empty() => "predicted",
+            false => "cited",
         }
     }
 
@@ -96,7 +110,12 @@ impl Beyond {
 
 impl FromIterator<Beyond> for Beyond {
     fn from_iter<I: IntoIterator<Item = Beyond>>(all: I) -> Self {
-        Self(all.into_iter().flat_map(|beyond| beyond.0).collect())
+        let all: Vec<Beyond> = all.into_iter().collect();
+        // What is known of one call says nothing of another.
+        let known = all.iter().all(|beyond| beyond.basis() != "extrapolated");
+        let mut reasons: BTreeSet<Reason> = all.into_iter().flat_map(|beyond| beyond.0).collect();
+        reasons.retain(|reason| known || *reason != Reason::Unseen);
+        Self(reasons)
     }
 }
 
@@ -147,6 +166,8 @@ mod tests {
             (vec![gpu(), gpu()], "extrapolated", "the profile was measured on H200, not H100-SXM5-80GB"),
             (vec![choice(Protocol::Ll128)], "extrapolated", "no row of tree/ll128 was measured"),
             (vec![Reason::Launch(Launch::Graph)], "extrapolated", "no row of launch graph was measured"),
+            (vec![ranks(8), Reason::Unseen], "cited", "the profile was measured over 2 to 4 ranks, not 8"),
+            (vec![Reason::Hosts, Reason::Unseen], "extrapolated", "the profile was measured inside one host"),
             (
                 vec![ranks(8), ranks(16), Reason::Hosts, choice(Protocol::Ll)],
                 "extrapolated",
@@ -161,5 +182,17 @@ mod tests {
             let beyond = Beyond(reasons.into_iter().collect());
             assert_eq!((beyond.basis(), beyond.to_string().as_str()), (basis, text));
         }
+    }
+
+    /// Goal: what is known of one call says nothing of another.
+    #[test]
+    fn what_unseen_runs_tell_stays_with_their_call() {
+        let of = |reasons: &[Reason]| Beyond(reasons.iter().cloned().collect());
+        let ranks = |here| Reason::Ranks { seen: [2, 4], here };
+        let known = of(&[ranks(8), Reason::Unseen]);
+        let both: Beyond = [known.clone(), of(&[])].into_iter().collect();
+        assert_eq!(both.basis(), "cited");
+        let both: Beyond = [known, of(&[ranks(16)])].into_iter().collect();
+        assert_eq!(both.basis(), "extrapolated");
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use collcast_sim::collective::Collective;
+use collcast_sim::domain::{Beyond, Reason};
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::nccl::Version;
 use collcast_sim::topology::{LinkKind, Topology, VertexKind};
@@ -133,8 +134,26 @@ pub struct Unseen {
     pub runs: usize,
     /// Publishers of these.
     pub publishers: usize,
+    /// The fewest ranks and the most.
+    pub ranks: [u32; 2],
+    /// Algorithms with their protocols, as NCCL was forecast to choose them.
+    pub choices: Vec<String>,
     /// How far they were off.
     pub doubt: Doubt,
+}
+
+impl Unseen {
+    /// Whether these runs are as far from what a profile was measured on as a forecast over so many ranks is.
+    pub fn covers(&self, ranks: u32, beyond: &Beyond) -> bool {
+        let known = (self.ranks[0]..=self.ranks[1]).contains(&ranks);
+        let mut reasons = beyond.reasons();
+        known
+            && reasons.all(|reason| match reason {
+                Reason::Ranks { .. } | Reason::Launch(_) | Reason::Switches => true,
+                Reason::Choice(algorithm, protocol) => self.choices.contains(&format!("{algorithm}/{protocol}")),
+                Reason::Cited(_) | Reason::Gpu { .. } | Reason::Hosts | Reason::Unseen => false,
+            })
+    }
 }
 
 #[derive(Deserialize, Default)]
