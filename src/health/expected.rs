@@ -48,7 +48,7 @@ fn run(sizes: &BTreeMap<u64, Vec<&Judged<'_>>>, topology: &Topology, profile: &P
         name: row.run.clone(),
         collective: row.collective,
         ranks: row.ranks,
-        hosts: row.hosts,
+        hosts: row.hosts.or_else(|| (topology.hosts().len() == 1).then_some(1)),
         used: used(&row.settings),
         launch: first.launch(),
         kind: Some(kind),

@@ -3,7 +3,7 @@
 use collcast_reports::model::{Bar, CaseOutcome, Cell, Column, Table, TestCase};
 use collcast_sim::units::Bytes;
 
-use crate::health::{Band, Health, Judged, Part, State};
+use crate::health::{Band, Health, Judged, Line, Part, State};
 use crate::history::Trend;
 use crate::validate::{History, Outcome};
 
@@ -150,14 +150,8 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
     let told = told(run, band, against);
     match health.state {
         State::Slow => {
-            let from = run.slow_from_bytes.filter(|_| !band.unsteady);
-            let whole = run.lines.first().map(|line| line.size_bytes);
-            let from = match from {
-                _ if against.since(run).is_some() => against.since(run).unwrap_or_default(),
-                Some(from) if Some(from) == whole => "; it is slow at all sizes".to_owned(),
-                Some(from) => format!("; it is slow from {} on", Bytes(from)),
-                None => String::new(),
-            };
+            let from =
+                against.since(run).unwrap_or_else(|| if band.unsteady { String::new() } else { slow_sizes(run) });
             let file = if all > 1 { format!("; see {}", run.file) } else { String::new() };
             format!("slow{more}: {told}{from}{file}")
         }
@@ -169,6 +163,34 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
         }
         State::Unsure => format!("cannot tell{more}: {told}"),
     }
+}
+
+/// The sizes at which a run is slow.
+fn slow_sizes(run: &Judged) -> String {
+    let Some(from) = run.slow_from_bytes else { return String::new() };
+    let size = |line: Option<&Line>| line.map_or(from, |line| line.size_bytes);
+    let (first, last) = (size(run.lines.first()), size(run.lines.last()));
+    let to = size(run.lines.iter().rfind(|line| line.state == State::Slow));
+    match (from == first, to == last) {
+        (true, true) => "; it is slow at all sizes".to_owned(),
+        (true, false) => format!("; it is slow up to {}", Bytes(to)),
+        (false, true) => format!("; it is slow from {} on", Bytes(from)),
+        (false, false) => format!("; it is slow from {} to {}", Bytes(from), Bytes(to)),
+    }
+}
+
+/// What would tell more where all that is slow is small calls of one host.
+pub(super) fn next_of_small(health: &Health) -> Option<String> {
+    let small = |run: &Judged| {
+        let mut large = run.bands.iter().filter(|band| band.part == Part::Large).peekable();
+        run.hosts == Some(1) && large.peek().is_some() && large.all(|band| band.state == State::Pass)
+    };
+    let mut slow = health.runs.iter().filter(|run| run.state == State::Slow).peekable();
+    (slow.peek().is_some() && slow.all(small)).then(|| {
+        "large calls are as expected, so links are: run small ones in CUDA graphs (`collcast bench --backend nccl --launch \
+         graph`); where they are as expected there, the host starts kernels slowly: its clock, NUMA binding, virtualisation"
+            .to_owned()
+    })
 }
 
 /// What would tell more, where nothing can be told.

@@ -299,7 +299,10 @@ impl Outcome {
             (_, Some(first)) if !slow => first.clone(),
             _ => health::sentence(&self.health, &health::Against(self)) + &self.limit() + &self.likely(),
         };
-        let named = self.anomalies.iter().find(|a| !failures.is_empty() || a.error || slow);
+        let named = |unknown| {
+            let mut anomalies = self.anomalies.iter().filter(|a| !failures.is_empty() || a.error || slow);
+            anomalies.find(|a| (a.kind == Cause::Unknown.name()) == unknown).map(|a| a.suggestion.clone())
+        };
         let beside_runs = matches!(self.expected, Expected::Runs { .. });
         Verdict {
             status: match self.health.state {
@@ -310,8 +313,9 @@ impl Outcome {
             sentence,
             confidence: self.confidence(),
             basis: if beside_runs { "measured against measured" } else { "measured against predicted" }.to_owned(),
-            next: named
-                .map(|a| a.suggestion.clone())
+            next: named(false)
+                .or_else(|| health::next_of_small(&self.health))
+                .or_else(|| named(true))
                 .or_else(|| self.too_early())
                 .or_else(|| health::next(&self.health, beside_runs)),
         }
