@@ -177,16 +177,17 @@ fn published(taken: &BTreeSet<String>) -> Vec<Case> {
     names.par_iter().map(case).collect()
 }
 
-/// Runs measured on 2, 3 and 4 H200 that the built-in profile was not fitted to: each a case.
+/// Runs measured on 2, 3 and 4 H200 and H100 that the built-in profiles were not fitted to: each a case.
 fn measured() -> Vec<Case> {
-    let folder = "tests/data/h200x4_bench";
-    let fitted = collcast::sim::profile::Profile::builtin("h200-nvswitch").unwrap();
-    let fitted: BTreeSet<String> = fitted.data.iter().map(|d| d.file.clone()).collect();
-    let mut files: Vec<String> = std::fs::read_dir(root().join(folder))
-        .unwrap()
-        .map(|entry| format!("{folder}/{}", entry.unwrap().file_name().to_string_lossy()))
-        .filter(|file| file.ends_with(".csv") && !fitted.contains(file))
-        .collect();
+    let data = |name| collcast::sim::profile::Profile::builtin(name).unwrap().data.into_iter().map(|d| d.file);
+    let fitted: BTreeSet<String> = ["h200-nvswitch", "h100-nvswitch"].into_iter().flat_map(data).collect();
+    let of_folder = |folder: &&str| {
+        let entries = std::fs::read_dir(root().join(folder)).unwrap();
+        let named = |entry: std::fs::DirEntry| format!("{folder}/{}", entry.file_name().to_string_lossy());
+        entries.map(|entry| named(entry.unwrap())).collect::<Vec<_>>()
+    };
+    let mut files: Vec<String> = ["tests/data/h200x4_bench", "tests/data/h100x4"].iter().flat_map(of_folder).collect();
+    files.retain(|file| file.contains("/nccl_") && file.ends_with(".csv") && !fitted.contains(file));
     files.sort();
     let of = |file: &String| -> Vec<Case> {
         let case = |run: Run| Case {
