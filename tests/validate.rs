@@ -311,19 +311,21 @@ fn more_channels_than_usual_are_forecast() {
 /// Goal: where small calls alone are slow, the verdict says up to which size, and sends to the host, not to its links.
 #[test]
 fn slow_small_calls_are_the_hosts() {
-    let (_, good, err) = collcast(&["sweep", "h200x4", "--format", "json", "-s", "8:256M:2"]);
-    let good: Value = serde_json::from_str(&good).unwrap_or_else(|e| panic!("{e}: {err}"));
-    let mut rows = String::from("collective,ranks,launch,size_bytes,time_us\n");
-    for row in good["rows"].as_array().unwrap() {
-        let (size, time) = (row["size_bytes"].as_u64().unwrap(), row["time_us"].as_f64().unwrap());
-        let times = if size <= 64 << 10 { 2.0 } else { 1.0 };
-        rows += &format!("all_reduce,4,threads,{size},{:.2}\n", times * time);
+    for (launch, host) in [("threads", true), ("graph", false)] {
+        let (_, good, err) = collcast(&["sweep", "h200x4", "--format", "json", "-s", "8:256M:2", "--launch", launch]);
+        let good: Value = serde_json::from_str(&good).unwrap_or_else(|e| panic!("{e}: {err}"));
+        let mut rows = String::from("collective,ranks,launch,size_bytes,time_us\n");
+        for row in good["rows"].as_array().unwrap() {
+            let (size, time) = (row["size_bytes"].as_u64().unwrap(), row["time_us"].as_f64().unwrap());
+            let times = if size <= 64 << 10 { 2.0 } else { 1.0 };
+            rows += &format!("all_reduce,4,{launch},{size},{:.2}\n", times * time);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("slow.csv");
+        std::fs::write(&file, rows).unwrap();
+        let (code, out, err) = collcast(&["validate", &file.display().to_string(), "-t", "h200x4", "--no-doctor"]);
+        let said = format!("{out}{err}");
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains("it is slow up to 64 KiB") && said.contains("--launch graph") == host, "{said}");
     }
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("slow.csv");
-    std::fs::write(&file, rows).unwrap();
-    let (code, out, err) = collcast(&["validate", &file.display().to_string(), "-t", "h200x4", "--no-doctor"]);
-    let said = format!("{out}{err}");
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains("it is slow up to 64 KiB") && said.contains("--launch graph"), "{said}");
 }

@@ -66,6 +66,9 @@ pub struct Judged {
     pub ranks: u32,
     /// Hosts, where that is known.
     pub hosts: Option<u32>,
+    /// How kernels were started.
+    #[serde(skip)]
+    pub launch: Launch,
     /// What joins its ranks, where a forecast is expected.
     pub kind: Option<Kind>,
     /// Its sizes.
@@ -260,10 +263,10 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
     };
     let mut lines: Vec<Line> = run.points.iter().zip(&parts).filter_map(line).collect();
     let slow_from_bytes = slow_from(&mut lines);
-    let Run { file, name, collective, ranks, hosts, kind, .. } = run.clone();
+    let Run { file, name, collective, ranks, hosts, launch, kind, .. } = run.clone();
     // One process runs on one host.
-    let hosts = hosts.or((run.launch != Launch::Processes && run.launch != Launch::Graph).then_some(1));
-    Some(Judged { file, run: name, collective, ranks, hosts, kind, lines, bands, slow_from_bytes, state })
+    let hosts = hosts.or((launch != Launch::Processes && launch != Launch::Graph).then_some(1));
+    Some(Judged { file, run: name, collective, ranks, hosts, launch, kind, lines, bands, slow_from_bytes, state })
 }
 
 /// The size from which on a run is slow: down from its slow sizes as long as neighbours lack at least half as much, but

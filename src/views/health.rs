@@ -1,6 +1,7 @@
 //! Whether a machine gives the bus bandwidth that it should: lines a size or a band, cases for CI, and one sentence.
 
 use collcast_reports::model::{Bar, CaseOutcome, Cell, Column, Table, TestCase};
+use collcast_sim::collective::Launch;
 use collcast_sim::units::Bytes;
 
 use crate::health::{Band, Health, Judged, Line, Part, State};
@@ -183,7 +184,10 @@ fn slow_sizes(run: &Judged) -> String {
 pub(super) fn next_of_small(health: &Health) -> Option<String> {
     let small = |run: &Judged| {
         let mut large = run.bands.iter().filter(|band| band.part == Part::Large).peekable();
-        run.hosts == Some(1) && large.peek().is_some() && large.all(|band| band.state == State::Pass)
+        run.hosts == Some(1)
+            && run.launch != Launch::Graph
+            && large.peek().is_some()
+            && large.all(|band| band.state == State::Pass)
     };
     let mut slow = health.runs.iter().filter(|run| run.state == State::Slow).peekable();
     (slow.peek().is_some() && slow.all(small)).then(|| {
