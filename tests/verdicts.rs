@@ -182,11 +182,13 @@ fn measured() -> Vec<Case> {
     let data = |name| collcast::sim::profile::Profile::builtin(name).unwrap().data.into_iter().map(|d| d.file);
     let fitted: BTreeSet<String> = ["h200-nvswitch", "h100-nvswitch"].into_iter().flat_map(data).collect();
     let of_folder = |folder: &&str| {
-        let entries = std::fs::read_dir(root().join(folder)).unwrap();
+        let folder = format!("tests/data/{folder}");
+        let entries = std::fs::read_dir(root().join(&folder)).unwrap();
         let named = |entry: std::fs::DirEntry| format!("{folder}/{}", entry.file_name().to_string_lossy());
         entries.map(|entry| named(entry.unwrap())).collect::<Vec<_>>()
     };
-    let mut files: Vec<String> = ["tests/data/h200x4_bench", "tests/data/h100x4"].iter().flat_map(of_folder).collect();
+    let mut files: Vec<String> =
+        ["h200x4_bench", "h200x4_unseen", "h100x4", "h100x4_unseen"].iter().flat_map(of_folder).collect();
     files.retain(|file| file.contains("/nccl_") && file.ends_with(".csv") && !fitted.contains(file));
     files.sort();
     let of = |file: &String| -> Vec<Case> {

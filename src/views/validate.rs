@@ -299,10 +299,9 @@ impl Outcome {
             (_, Some(first)) if !slow => first.clone(),
             _ => health::sentence(&self.health, &health::Against(self)) + &self.limit() + &self.likely(),
         };
-        let named = |unknown| {
-            let mut anomalies = self.anomalies.iter().filter(|a| !failures.is_empty() || a.error || slow);
-            anomalies.find(|a| (a.kind == Cause::Unknown.name()) == unknown).map(|a| a.suggestion.clone())
-        };
+        let told = self.anomalies.iter().filter(|a| !failures.is_empty() || a.error || slow);
+        let (unknown, named): (Vec<_>, Vec<_>) = told.partition(|a| a.kind == Cause::Unknown.name());
+        let first = |anomalies: Vec<&Anomaly>| anomalies.first().map(|a| a.suggestion.clone());
         let beside_runs = matches!(self.expected, Expected::Runs { .. });
         Verdict {
             status: match self.health.state {
@@ -313,9 +312,9 @@ impl Outcome {
             sentence,
             confidence: self.confidence(),
             basis: if beside_runs { "measured against measured" } else { "measured against predicted" }.to_owned(),
-            next: named(false)
+            next: first(named)
                 .or_else(|| health::next_of_small(&self.health))
-                .or_else(|| named(true))
+                .or_else(|| first(unknown))
                 .or_else(|| self.too_early())
                 .or_else(|| health::next(&self.health, beside_runs)),
         }
