@@ -46,8 +46,10 @@ impl Group {
     /// How a worker's GPUs share the model, as planning says it.
     pub fn parallel(&self) -> Parallel {
         let (expert, expert_tensor) = if self.replicas > 1 { (self.stage(), 1) } else { (1, self.tensor) };
+        // Where tokens go to experts of other ranks, each tensor rank sends a part of them.
+        let sequence_parallel = self.replicas > 1 && self.tensor > 1;
         let pipeline = self.pipeline;
-        Parallel { tensor: self.tensor, pipeline, expert, expert_tensor, ..Parallel::default() }
+        Parallel { tensor: self.tensor, pipeline, expert, expert_tensor, sequence_parallel, ..Parallel::default() }
     }
 }
 

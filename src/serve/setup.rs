@@ -135,13 +135,14 @@ impl Setup {
         let blocks = blocks * f64::from(group.replicas);
         if blocks < 1.0 {
             let message = format!(
-                "weights of `{}` take {:.0} GB of each of {} GPUs, which have {:.0} GB",
+                "weights of `{}` take {:.1} GB of each of {} GPUs, and {:.1} GB of it can be filled",
                 self.model.name,
                 weights * 1e-9,
                 group.gpus(),
-                self.gpu.capacity() as f64 * 1e-9
+                self.gpu.capacity() as f64 * FILLED * 1e-9
             );
-            return Err(Error::usage(message, "take more GPUs a worker, or --precision fp8"));
+            let fewer = if request.precision == Precision::Bf16 { ", or --precision fp8" } else { "" };
+            return Err(Error::usage(message, format!("take more GPUs a worker{fewer}")));
         }
         Ok(blocks as u64)
     }

@@ -43,8 +43,8 @@ pub struct Steps<'a> {
     /// Replicas of attention.
     replicas: u64,
     exchange: &'a dyn Fn(Shape, Exchange, u64) -> Taken,
-    /// By tokens, and those of them whose logits are wanted: all but attention.
-    shared: FxHashMap<(u64, u64), (Taken, Clock)>,
+    /// By tokens of the busiest replica, of a mean one, and those whose logits are wanted: all but attention.
+    shared: FxHashMap<(u64, u64, u64), (Taken, Clock)>,
     /// By tokens of a prompt, and of it so far.
     prompts: FxHashMap<(u64, u64), f64>,
     /// By requests, and tokens of the mean cache.
@@ -84,7 +84,9 @@ impl<'a> Steps<'a> {
         let (all, longest) = (self.replicas, batch.prompts.iter().map(|prompt| prompt.0).max().unwrap_or(0));
         let decodes = batch.decodes.div_ceil(all);
         let wanted = (batch.prompts.len() as u64).div_ceil(all) + decodes;
-        let (mut taken, clock) = self.shared((prompts.div_ceil(all)).max(longest) + decodes, wanted);
+        // Experts have the tokens of all replicas.
+        let mean = (prompts + batch.decodes).div_ceil(all);
+        let (mut taken, clock) = self.shared((prompts.div_ceil(all)).max(longest) + decodes, mean, wanted);
         let (mut attention, mut most) = (0.0, 0.0_f64);
         for &(tokens, before) in batch.prompts {
             let own = self.prompt(tokens, before + tokens, clock);
@@ -97,24 +99,27 @@ impl<'a> Steps<'a> {
         taken
     }
 
-    /// Of embedding, all layers without attention and the logits of some tokens; and the clock that they leave.
-    fn shared(&mut self, tokens: u64, wanted: u64) -> (Taken, Clock) {
-        let key = (rounded(tokens, EXACT), rounded(wanted, EXACT));
-        let tokens = key.0;
+    /// Of embedding, all layers without attention and the logits of some tokens; and the clock that they leave. `mean`
+    /// tokens a replica go to experts.
+    fn shared(&mut self, tokens: u64, mean: u64, wanted: u64) -> (Taken, Clock) {
+        let key = (rounded(tokens, EXACT), rounded(mean, EXACT), rounded(wanted, EXACT));
+        let (tokens, mean, wanted) = key;
         if let Some(&known) = self.shared.get(&key) {
             return known;
         }
         let parallel = Parallel { sequence: Some(tokens), ..self.parallel };
+        let mut software = self.software;
+        software.execution.imbalance = mean as f64 / tokens.max(1) as f64;
         let dense = self.model.dense_layers();
         let mut pieces: Vec<(Piece, u64)> = Vec::new();
         for (kind, layers) in [(LayerKind::Dense, dense), (LayerKind::Experts, self.model.layers - dense)] {
             if layers > 0 {
-                let forward = work::layer(self.model, kind, &parallel, &self.software).forward;
+                let forward = work::layer(self.model, kind, &parallel, &software).forward;
                 pieces.extend(forward.into_iter().map(|piece| (piece, layers)));
             }
         }
         pieces.extend(work::embedding(self.model, &parallel, &self.software).forward.into_iter().map(|p| (p, 1)));
-        let mut mix = vec![(self.head(key.1), 1)];
+        let mut mix = vec![(self.head(wanted), 1)];
         let mut taken = Taken::default();
         for (piece, times) in pieces {
             match piece {

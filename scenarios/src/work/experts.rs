@@ -53,8 +53,11 @@ impl Rank<'_> {
     pub(super) fn experts(&self, experts: &Experts) -> Vec<Operation> {
         let (split, parts) = (u64::from(self.parallel.expert_tensor).max(1), u64::from(self.parallel.expert).max(1));
         let sent = times(&[self.local, experts.top_k]);
-        let busy = self.execution().imbalance.max(1.0);
-        let here = ((sent.saturating_mul(split)) as f64 * busy).round() as u64;
+        // Where all tensor ranks have all tokens, those that split experts gather none, and sum the results.
+        let gathers = split > 1 && (self.parallel.sequence_parallel || self.tensor < 2);
+        let sums = split > 1 && !gathers;
+        let gathered = if gathers { sent.saturating_mul(split) } else { sent };
+        let here = (gathered as f64 * self.execution().imbalance).round() as u64;
         let moves = match self.execution().expert_kernels {
             ExpertKernels::Written => self.written_moves(experts, sent, here, parts),
             ExpertKernels::Operators => self.operators_moves(experts, sent, here, parts),
@@ -70,20 +73,23 @@ impl Rank<'_> {
         if parts > 1 {
             row.push(self.traded_tokens("dispatch", "gradients of dispatch", experts, true));
         }
-        if split > 1 {
-            row.push(self.shared_tokens(sent.saturating_mul(split), true));
+        if gathers {
+            row.push(self.shared_tokens(gathered, true));
         }
         row.extend(moves.by_own_expert);
         let tokens = Tokens::Even { total: here, groups: (experts.count / parts).max(1) };
         row.extend(self.products(experts.width / split, here, &tokens));
         row.extend(moves.by_rank);
-        if split > 1 {
-            row.push(self.shared_tokens(sent.saturating_mul(split), false));
+        if gathers {
+            row.push(self.shared_tokens(gathered, false));
         }
         if parts > 1 {
             row.push(self.traded_tokens("combine", "gradients of combine", experts, false));
         }
         row.push(moves.by_token);
+        if sums {
+            row.push(self.summed_results());
+        }
         row
     }
 
@@ -285,6 +291,13 @@ impl Rank<'_> {
         };
         let forward = call(forward, if eight { 132 } else { 256 });
         Operation { forward, backward: call(backward, 256), ..Operation::default() }
+    }
+
+    /// Ranks that split each expert, and have all tokens, sum its results.
+    fn summed_results(&self) -> Operation {
+        let call = Call::Collective(Collective::AllReduce);
+        let sum = || vec![exchange("results of split experts", Axis::Tensor, call, self.activations(), false)];
+        Operation { forward: sum(), backward: sum(), ..Operation::default() }
     }
 
     /// Ranks that split each expert gather its tokens, and sum its results.
