@@ -75,6 +75,7 @@ enum RawBiases {
 #[serde(rename_all = "snake_case")]
 enum RawActivation {
     Swiglu,
+    Geglu,
     Gelu,
     SquaredRelu,
 }
@@ -109,7 +110,7 @@ struct RawMlp {
     /// Width of dense layers; left out where every layer has experts.
     #[serde(default)]
     width: u64,
-    /// `swiglu`, `gelu` or `squared_relu`.
+    /// `swiglu`, `geglu`, `gelu` or `squared_relu`.
     activation: RawActivation,
 }
 
@@ -185,6 +186,7 @@ pub fn read(text: &str, file: &str) -> Result<Transformer, TopologiesError> {
         width: raw.mlp.width,
         activation: match raw.mlp.activation {
             RawActivation::Swiglu => Activation::SwiGlu,
+            RawActivation::Geglu => Activation::GeGlu,
             RawActivation::Gelu => Activation::Gelu,
             RawActivation::SquaredRelu => Activation::SquaredRelu,
         },

@@ -9,8 +9,22 @@ use serde_json::{Map, Value};
 use super::{Activation, Attention, Biases, Experts, Norm, Transformer};
 
 /// Values of `model_type` that are read as they are.
-pub const MODEL_TYPES: &[&str] =
-    &["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt2", "nemotron", "mpt"];
+pub const MODEL_TYPES: &[&str] = &[
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "gemma",
+    "deepseek_v3",
+    "llama4_text",
+    "gpt2",
+    "gpt_neox",
+    "nemotron",
+    "mpt",
+];
 
 /// Reads a model, and says what was assumed.
 ///
@@ -105,10 +119,15 @@ impl Config<'_> {
             "mpt" => self.mpt(),
             known if MODEL_TYPES.contains(&known) => self.llama(known),
             unknown if self.keys.contains_key("hidden_size") && self.keys.contains_key("intermediate_size") => {
-                let like = self.likeness();
+                let like = self.likeness(unknown);
                 let shown: String = collcast_sim::text::one_line(unknown).chars().take(40).collect();
+                let shown = if shown.is_empty() {
+                    "no model_type is given".to_owned()
+                } else {
+                    format!("model_type `{shown}` is not known")
+                };
                 self.assume(format!(
-                    "model_type `{shown}` is not known; it is read as `{like}` by its keys, so parts that this lacks are missing"
+                    "{shown}; it is read as `{like}` by its keys, so parts that this lacks are missing"
                 ));
                 self.llama(like)
             }
@@ -123,11 +142,14 @@ impl Config<'_> {
     }
 
     /// The known kind that has the same keys.
-    fn likeness(&self) -> &'static str {
+    fn likeness(&self, kind: &str) -> &'static str {
         let has = |key| self.keys.contains_key(key);
         match () {
+            () if kind.starts_with("gemma") => "gemma",
             () if has("kv_lora_rank") && has("n_routed_experts") => "deepseek_v3",
+            () if has("num_experts") && has("shared_expert_intermediate_size") => "qwen2_moe",
             () if has("num_experts") && has("moe_intermediate_size") => "qwen3_moe",
+            () if has("num_local_experts") && has("intermediate_size_mlp") => "llama4_text",
             () if has("num_local_experts") => "mixtral",
             () => "llama",
         }
@@ -138,7 +160,7 @@ impl Config<'_> {
         collcast_sim::text::one_line(name).chars().take(80).collect()
     }
 
-    /// Llama and its kin: Mistral, Mixtral, Qwen2 and 3, DeepSeek-V3, Nemotron.
+    /// Llama and its kin: Mistral, Mixtral, Qwen2 and 3, Gemma, DeepSeek-V3, GPT-NeoX, Nemotron.
     fn llama(&mut self, kind: &str) -> Result<Transformer, TopologiesError> {
         let (hidden, heads) = (self.need("hidden_size")?, self.need("num_attention_heads")?);
         let deepseek = kind == "deepseek_v3";
@@ -152,26 +174,27 @@ impl Config<'_> {
                 value: self.need("v_head_dim")?,
             }
         } else {
+            let head_dim = self.find("head_dim")?;
+            if head_dim.is_none() && !hidden.is_multiple_of(heads.max(1)) {
+                return Err(self.wrong("hidden_size", &format!("a multiple of num_attention_heads, {heads}")));
+            }
             Attention::Gqa {
                 heads,
                 kv_heads: self.find("num_key_value_heads")?.unwrap_or(heads),
-                head_dim: self.find("head_dim")?.unwrap_or(hidden / heads.max(1)),
+                head_dim: head_dim.unwrap_or(hidden / heads.max(1)),
                 head_norm: kind.starts_with("qwen3"),
             }
         };
-        let nemotron = kind == "nemotron";
-        let activation = match self.text("hidden_act").unwrap_or(if nemotron { "relu2" } else { "silu" }) {
-            "silu" | "swish" => Activation::SwiGlu,
-            "relu2" => Activation::SquaredRelu,
-            "gelu" | "gelu_new" | "gelu_pytorch_tanh" => Activation::Gelu,
-            _ => return Err(self.wrong("hidden_act", "silu, relu2 or gelu")),
-        };
-        let attention_bias = self.flag("attention_bias", kind == "qwen2")?;
-        let mlp_bias = self.flag("mlp_bias", false)?;
-        if attention_bias != mlp_bias && kind != "qwen2" {
-            self.assume(
-                "biases of attention and of the MLP differ; those of queries, keys and values are counted".to_owned(),
-            );
+        // GPT-NeoX and Nemotron are of GPT's make: LayerNorm, and an MLP without a gate.
+        let (nemotron, neox) = (kind == "nemotron", kind == "gpt_neox");
+        self.note_window();
+        let qwen2 = kind.starts_with("qwen2");
+        let attention_bias = self.flag("attention_bias", qwen2 || neox)?;
+        let mlp_bias = self.flag("mlp_bias", neox)?;
+        if mlp_bias && !attention_bias {
+            self.assume("biases of the MLP alone are not counted".to_owned());
+        } else if attention_bias && !mlp_bias && !qwen2 {
+            self.assume("of the biases those of queries, keys and values are counted".to_owned());
         }
         Ok(Transformer {
             name: self.name(kind),
@@ -179,8 +202,8 @@ impl Config<'_> {
             hidden,
             vocabulary: self.need("vocab_size")?,
             sequence: self.or("max_position_embeddings", 4096)?,
-            tied: self.flag("tie_word_embeddings", false)?,
-            norm: if nemotron { Norm::Layer } else { Norm::Rms },
+            tied: self.flag("tie_word_embeddings", kind == "gemma")?,
+            norm: if nemotron || neox { Norm::Layer } else { Norm::Rms },
             biases: match (attention_bias, mlp_bias) {
                 (true, true) => Biases::All,
                 (true, false) => Biases::Qkv,
@@ -190,11 +213,48 @@ impl Config<'_> {
             rotary: true,
             dropout: false,
             attention,
-            width: self.need("intermediate_size")?,
-            activation,
+            width: match kind {
+                "llama4_text" => self.need("intermediate_size_mlp")?,
+                _ => self.need("intermediate_size")?,
+            },
+            activation: self.activation(if nemotron { "relu2" } else { "silu" }, !nemotron && !neox)?,
             experts: self.experts(kind)?,
             predictions: if deepseek { self.find("num_nextn_predict_layers")?.unwrap_or(0) } else { 0 },
         })
+    }
+
+    /// What the MLP does; whether it has a gate is the kind's own, whatever curve is named.
+    fn activation(&self, default: &str, gated: bool) -> Result<Activation, TopologiesError> {
+        // Gemma has a key of its own beside the usual one, which it then passes over.
+        let key = if self.text("hidden_activation").is_some() { "hidden_activation" } else { "hidden_act" };
+        match self.text(key).unwrap_or(default) {
+            "silu" | "swish" if gated => Ok(Activation::SwiGlu),
+            "relu2" if !gated => Ok(Activation::SquaredRelu),
+            gelu if gelu.contains("gelu") => Ok(if gated { Activation::GeGlu } else { Activation::Gelu }),
+            _ => Err(self.wrong(key, if gated { "silu or gelu" } else { "relu2 or gelu" })),
+        }
+    }
+
+    /// Says where attention sees fewer tokens than are counted.
+    fn note_window(&mut self) {
+        let window = self.keys.get("sliding_window").and_then(Value::as_u64);
+        let used = self.keys.get("use_sliding_window").and_then(Value::as_bool).unwrap_or(true);
+        if let Some(window) = window.filter(|_| used) {
+            self.assume(format!("attention is counted over the whole sequence, not in a window of {window} tokens"));
+        }
+    }
+
+    /// Layers whose index, from 0, is not one of experts.
+    fn dense_layers(&mut self, is_dense: impl Fn(u64) -> bool) -> Result<u64, TopologiesError> {
+        let layers = self.need("num_hidden_layers")?;
+        if layers > 10_000 {
+            return Ok(0);
+        }
+        let dense: Vec<u64> = (0..layers).filter(|&layer| is_dense(layer)).collect();
+        if dense.last().is_some_and(|&last| last >= dense.len() as u64) {
+            self.assume(format!("{} dense layers stand before those with experts, not between them", dense.len()));
+        }
+        Ok(dense.len() as u64)
     }
 
     fn experts(&mut self, kind: &str) -> Result<Option<Experts>, TopologiesError> {
@@ -215,18 +275,41 @@ impl Config<'_> {
                 self.need("num_experts_per_tok")?,
                 self.need("intermediate_size")?,
             )),
-            "qwen3_moe" => Some(routed(
-                self.need("num_experts")?,
-                self.need("num_experts_per_tok")?,
-                self.need("moe_intermediate_size")?,
-            )),
+            "qwen2_moe" | "qwen3_moe" => {
+                let step = self.find("decoder_sparse_step")?.unwrap_or(1).max(1);
+                let listed = self.keys.get("mlp_only_layers").and_then(Value::as_array);
+                let listed: Vec<u64> = listed.into_iter().flatten().filter_map(Value::as_u64).collect();
+                let shared_width = self.find("shared_expert_intermediate_size")?.unwrap_or(0);
+                Some(Experts {
+                    shared: u64::from(shared_width > 0),
+                    shared_width,
+                    dense_layers: self.dense_layers(|layer| listed.contains(&layer) || (layer + 1) % step != 0)?,
+                    ..routed(
+                        self.need("num_experts")?,
+                        self.need("num_experts_per_tok")?,
+                        self.need("moe_intermediate_size")?,
+                    )
+                })
+            }
+            "llama4_text" => {
+                let (step, width) =
+                    (self.find("interleave_moe_layer_step")?.unwrap_or(1).max(1), self.need("intermediate_size")?);
+                Some(Experts {
+                    shared: 1,
+                    shared_width: width,
+                    dense_layers: self.dense_layers(|layer| (layer + 1) % step != 0)?,
+                    ..routed(self.need("num_local_experts")?, self.need("num_experts_per_tok")?, width)
+                })
+            }
             "deepseek_v3" => {
                 let width = self.need("moe_intermediate_size")?;
                 let shared = self.find("n_shared_experts")?.unwrap_or(0);
+                let first = self.find("first_k_dense_replace")?.unwrap_or(0);
+                let step = self.find("moe_layer_freq")?.unwrap_or(1).max(1);
                 Some(Experts {
                     shared,
                     shared_width: if shared > 0 { width } else { 0 },
-                    dense_layers: self.find("first_k_dense_replace")?.unwrap_or(0),
+                    dense_layers: self.dense_layers(|layer| layer < first || layer % step != 0)?,
                     gate_biases: self.text("topk_method") == Some("noaux_tc"),
                     groups: self.find("n_group")?.unwrap_or(1).max(1),
                     top_groups: self.find("topk_group")?.unwrap_or(1).max(1),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Activation, Attention, Biases, LayerKind, Norm, Transformer};
+use super::{Attention, Biases, LayerKind, Norm, Transformer};
 
 /// Parameters by part. All layers, unless they are of one layer ([`Transformer::layer_parameters`]).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
@@ -140,10 +140,7 @@ impl Transformer {
     }
 
     fn mlp_parameters(&self, width: u64) -> u64 {
-        let inner = match self.activation {
-            Activation::SwiGlu => 2 * width,
-            Activation::Gelu | Activation::SquaredRelu => width,
-        };
+        let inner = if self.activation.gated() { 2 * width } else { width };
         let biases = if self.biases == Biases::All { inner + self.hidden } else { 0 };
         self.activation.products() * self.hidden * width + biases
     }

@@ -119,6 +119,9 @@ impl Attention {
 pub enum Activation {
     /// SiLU of one product times another.
     SwiGlu,
+    /// GELU of one product times another (Gemma).
+    #[serde(rename = "geglu")]
+    GeGlu,
     /// GELU.
     Gelu,
     /// Square of ReLU.
@@ -128,7 +131,7 @@ pub enum Activation {
 impl Activation {
     /// Whether a second product gates the first.
     pub fn gated(self) -> bool {
-        self == Self::SwiGlu
+        matches!(self, Self::SwiGlu | Self::GeGlu)
     }
 
     /// Products of an MLP: 3 where gated, else 2.

@@ -116,6 +116,11 @@ impl Rank<'_> {
                 vec![of("SiLU", copy, 2, 2), of("gate", copy, 4, 2)],
                 vec![of("gate", copy, 4, 2), of("gate", copy, 4, 2), of("SiLU", copy, 4, 2)],
             ],
+            Activation::GeGlu if fused => [vec![of("GEGLU", curve, 4, 2)], vec![of("GEGLU", curve, 6, 4)]],
+            Activation::GeGlu => [
+                vec![of("GELU", curve, 2, 2), of("gate", copy, 4, 2)],
+                vec![of("gate", copy, 4, 2), of("gate", copy, 4, 2), of("GELU", curve, 4, 2)],
+            ],
             Activation::Gelu => [vec![of("GELU", curve, 2, 2)], vec![of("GELU", curve, 4, 2)]],
             Activation::SquaredRelu if fused => {
                 [vec![of("squared ReLU", copy, 2, 2)], vec![of("squared ReLU", copy, 4, 2)]]
