@@ -17,7 +17,7 @@ pub(crate) enum Key {
     /// NICs that each host uses.
     Nics,
     /// A constant of the network's profile.
-    Network(Constant),
+    Constant(Constant),
 }
 
 /// Keys that are no constants.
@@ -50,7 +50,7 @@ pub(crate) struct Change<K> {
 impl Key {
     /// All of them with their names.
     pub(crate) fn all() -> impl Iterator<Item = (&'static str, Self)> {
-        KEYS.into_iter().chain(Constant::ALL.iter().map(|&constant| (constant.name(), Self::Network(constant))))
+        KEYS.into_iter().chain(Constant::ALL.iter().map(|&constant| (constant.name(), Self::Constant(constant))))
     }
 
     /// The one of a name, for [`crossed`].
@@ -78,15 +78,15 @@ impl Key {
                 crosses(&site.topology)?;
                 let now = site.topology.hosts().iter().map(|host| host.nics.len()).min().unwrap_or(0);
                 let used = to.of(now as f64)?;
-                if !(1.0..=now as f64).contains(&used) {
-                    return Err(format!("a host has {now} NICs, and would use {used}"));
+                if !(1.0..=now as f64).contains(&used) || used.fract() != 0.0 {
+                    return Err(format!("a host has {now} NICs, and would use {used}: give a whole number from 1"));
                 }
                 let changed = Fault::NicsUsed(used as u32).applied(&site.topology, &site.profile, &[]);
                 if let Some(changed) = changed.map_err(|e| e.to_string())? {
                     site.topology = changed.topology;
                 }
             }
-            Self::Network(constant) => {
+            Self::Constant(constant) => {
                 if constant.name().contains("network") {
                     crosses(&site.topology)?;
                 }

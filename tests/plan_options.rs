@@ -134,7 +134,7 @@ fn failures_of_ones_own() {
         Upkeep { restart: Some(7200.0), ..Upkeep::default() },
         Upkeep { storage: Some(1e9), ..Upkeep::default() },
         Upkeep { checkpoint_every: Some(86_400.0), ..Upkeep::default() },
-        Upkeep { checkpoint_every: Some(30.0), ..Upkeep::default() },
+        Upkeep { checkpoint_every: Some(45.0), ..Upkeep::default() },
         Upkeep { blocking: true, ..Upkeep::default() },
     ];
     for upkeep in slow {
@@ -143,6 +143,25 @@ fn failures_of_ones_own() {
         let shares = [run.failures.lost, run.failures.saving, run.failures.down, run.failures.waiting];
         assert!((goodput(&run) + shares.iter().sum::<f64>() - 1.0).abs() < 1e-3, "{run:?}");
     }
+    // Storage takes one checkpoint at a time: 920 GiB at 100 MB/s are 2.7 hours.
+    let slow = whole(Upkeep { storage: Some(1e8), ..Upkeep::default() }).failures;
+    assert!(slow.interval_s + slow.stall_s >= slow.durable_s - 1e-6 && slow.durable_s > 9000.0, "{slow:?}");
+    // Hosts that stand by are paid for.
+    let hours = |whole: Whole| whole.gpu_hours / whole.finish_days[1] / 24.0;
+    assert!((hours(spares(20)) - 416.0).abs() < 1e-6 && (hours(usual) - 256.0).abs() < 1e-6);
+}
+
+/// Goal: what cannot be is refused, with what could.
+#[test]
+fn checkpoints_that_storage_cannot_take_are_refused() {
+    let run = |more: &[&str]| {
+        let base = ["plan", "llama3-8b", "--layout", "tp=4", "--tokens", "1T", "--global-batch", "64", "--gpus", "64"];
+        collcast(&[&base, more].concat())
+    };
+    let (code, _, err) = run(&["--storage", "1GB/s", "--checkpoint-every", "1min"]);
+    assert!(code == 2 && err.contains("cannot be taken every 1.0 min") && err.contains("at least"), "{code} {err}");
+    let (code, _, err) = run(&["--storage", "1kB/s"]);
+    assert!(code == 2 && err.contains("hardly proceed"), "{code} {err}");
 }
 
 /// Goal: a file of rates counts the machine's own hosts and NICs; what is not said is told as assumed, and no more.

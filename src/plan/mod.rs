@@ -1,7 +1,7 @@
 //! Which layout trains a model fastest on so many GPUs, how fast, whether it fits, and when the run is done.
 //!
-//! [`plan`] simulates one layout, or searches: layouts that the model allows are checked for memory, ordered by a time that
-//! they cannot beat (kernels and the pipeline's bubble, without any call), and simulated in that order until no layout
+//! [`plan`] simulates one layout, or searches. Layouts that the model allows are checked for memory, and ordered by a time
+//! that they cannot beat: kernels and the pipeline's bubble, without any call. They are simulated in that order until none
 //! that is left can be among the best. [`compare`] does so for several machines and counts of GPUs.
 
 pub mod fields;

@@ -27,7 +27,9 @@ pub struct Choice {
     pub price: Option<f64>,
     /// Its plan, or why there is none.
     pub plan: Result<Outcome, Error>,
-    /// Tokens a second and GPU, of those with the fewest GPUs of the same machine.
+    /// Which of the options, from 0, is the first that differs from it by its count alone.
+    pub series: usize,
+    /// Tokens a second and GPU, of those with the fewest GPUs of its series.
     pub efficiency: Option<f64>,
     /// Whether no other one is at least as fast for at most as much.
     pub on_front: bool,
@@ -53,7 +55,7 @@ pub struct Options {
     pub fastest: Pick,
     /// The one of the lowest cost, or of the fewest GPU hours where no price is given.
     pub cheapest: Pick,
-    /// By machine, the most GPUs that still have nine tenths of the tokens a second and GPU of the fewest.
+    /// By series, the most GPUs that still have nine tenths of the tokens a second and GPU of the fewest.
     pub scales: Vec<usize>,
     /// Files that were read.
     pub inputs: Vec<Input>,
@@ -188,7 +190,9 @@ pub fn merged(
         times.get(place).into_iter().for_each(|calls| calls.know([call]));
     }
     let mut options: Vec<Choice> = Vec::new();
+    let alike = |request: &Request| Request { gpus: 0, name: None, price: None, ..request.clone() };
     for (index, request) in requests.iter().enumerate() {
+        let series = requests.iter().position(|other| alike(other) == alike(request)).unwrap_or(index);
         let plan = sites.plan((index, request), &times, &watch.one_of(index, requests.len()))?;
         let machine = sites.sites[sites.places[index]].topology.name.clone();
         options.push(Choice {
@@ -197,6 +201,7 @@ pub fn merged(
             gpus: request.gpus,
             price: request.price,
             plan,
+            series,
             efficiency: None,
             on_front: false,
         });
@@ -251,7 +256,7 @@ fn of_one_question(requests: &[Request]) -> Result<(), Error> {
 fn judge(options: &mut [Choice]) {
     let speed = |option: &Choice| Some(option.plan.as_ref().ok()?.layouts.first()?.tokens_per_s_per_gpu);
     let efficiency = |option: &Choice| {
-        let same = options.iter().filter(|other| other.machine == option.machine && other.plan.is_ok());
+        let same = options.iter().filter(|other| other.series == option.series && other.plan.is_ok());
         Some(speed(option)? / speed(same.min_by_key(|other| other.gpus)?)?)
     };
     let on_front = |option: &Choice| {
@@ -290,14 +295,14 @@ fn pick(options: &[Choice], of: fn(&Choice) -> Option<[f64; 3]>) -> Pick {
     pick
 }
 
-/// The largest count of each machine that scales well, of machines with several counts.
+/// The largest count of each series that scales well, of those with several counts.
 fn scaling(options: &[Choice]) -> Vec<usize> {
     let mut found: Vec<usize> = Vec::new();
     for option in options {
-        let of_machine = || (0..).zip(options).filter(|(_, other)| other.machine == option.machine);
-        let known = found.iter().any(|&index| options[index].machine == option.machine);
-        if !known && of_machine().filter(|(_, other)| other.plan.is_ok()).count() > 1 {
-            let well = of_machine().filter(|(_, other)| other.efficiency.is_some_and(|e| e >= SCALES));
+        let of_series = || (0..).zip(options).filter(|(_, other)| other.series == option.series);
+        let known = found.iter().any(|&index| options[index].series == option.series);
+        if !known && of_series().filter(|(_, other)| other.plan.is_ok()).count() > 1 {
+            let well = of_series().filter(|(_, other)| other.efficiency.is_some_and(|e| e >= SCALES));
             found.extend(well.max_by_key(|(_, other)| other.gpus).map(|(index, _)| index));
         }
     }

@@ -117,7 +117,7 @@ pub struct Whole {
     pub days: f64,
     /// Days with failures: in 10, 50 and 90 of 100 runs, at the lower end, the middle and the upper end of the step's interval.
     pub finish_days: [f64; 3],
-    /// GPU hours of the run in the middle.
+    /// GPU hours of the run in the middle, with those of hosts that stand by.
     pub gpu_hours: f64,
     /// Its cost, in the currency of the price.
     pub cost: Option<f64>,

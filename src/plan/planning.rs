@@ -8,7 +8,6 @@ use collcast_scenarios::parallel::{Parallel, Schedule};
 use collcast_scenarios::training::calls::Calls;
 use collcast_scenarios::training::{self, Span, Training};
 use collcast_scenarios::transformer::{self, Mask, Transformer};
-use collcast_scenarios::work::{Elements, Execution};
 use collcast_sim::compute::{Compute, Precision};
 use collcast_sim::topology::Topology;
 use rayon::prelude::*;
@@ -107,13 +106,6 @@ fn trust(framework: Framework, model: &Transformer) -> (f64, &'static str) {
     }
 }
 
-/// What a framework keeps and how it runs, in a precision. Transformer Engine keeps inputs of products as it casts them.
-fn software(framework: Framework, precision: Precision) -> Software {
-    let of = framework.software();
-    let input = if of.execution.elements == Elements::Written { precision.bytes() } else { of.input };
-    Software { input, execution: Execution { precision, ..of.execution }, ..of }
-}
-
 impl Planning {
     /// What a request names, read and checked; on a machine of [`site`].
     ///
@@ -143,6 +135,10 @@ impl Planning {
         }
         let gpu = crate::kernels::gpu_of(&site.topology, request.gpu.as_deref())?;
         let sequence = request.sequence.unwrap_or(model.sequence);
+        if (1..sequence).contains(&model.learned_positions) {
+            let positions = model.learned_positions;
+            notes.push(format!("the model has learned positions for {positions} tokens, fewer than a sequence has"));
+        }
         let tokens = TOKENS[usize::from(request.gpus >= MANY_GPUS)];
         let batch = request.global_batch.unwrap_or_else(|| {
             let sequences = (tokens / sequence).max(1).next_power_of_two();
@@ -151,7 +147,7 @@ impl Planning {
             ));
             sequences
         });
-        let mut software = software(request.framework, request.precision);
+        let mut software = request.framework.software().with_precision(request.precision);
         software.execution.overlaps_tensor |= request.overlap_tensor;
         software.execution.overlaps_experts |= request.overlap_experts;
         software.execution.dispatch = request.dispatch.unwrap_or(software.execution.dispatch);
@@ -242,7 +238,20 @@ impl Planning {
     fn given(&self, request: &Request, text: &str, calls: &Calls<'_>) -> Result<Layout, Error> {
         let mut parallel = Parallel::parse(text)
             .map_err(|e| Error::usage(format!("--layout: {e}"), "as in --layout tp=4,pp=8,dp=2"))?;
-        let says = |key: &str| text.split(',').any(|part| part.trim_start().starts_with(key));
+        let says =
+            |key: &str| text.split(',').any(|part| part.split('=').next().is_some_and(|name| name.trim() == key));
+        for (key, flag, differs) in [
+            ("mbs", "--micro-batch", request.micro_batch.is_some_and(|n| n != parallel.micro_batch)),
+            ("gbs", "--global-batch", request.global_batch.is_some_and(|n| n != parallel.global_batch)),
+            ("seq", "--seq", request.sequence.is_some() && request.sequence != parallel.sequence),
+            ("zero", "--zero", request.zero.is_some_and(|n| n != parallel.zero)),
+            ("recompute", "--recompute", request.recompute.is_some_and(|r| r != parallel.recompute)),
+        ] {
+            if differs && says(key) {
+                let message = format!("{flag} and `{key}` of --layout say different things");
+                return Err(Error::usage(message, format!("leave {flag} out, or `{key}`")));
+            }
+        }
         if !says("mbs") {
             parallel.micro_batch = request.micro_batch.unwrap_or(1);
         }

@@ -44,7 +44,7 @@ impl Default for Upkeep {
 }
 
 /// What is to be planned. What is left out is searched, or is the model's own.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Request {
     /// What it is called among others; its count and machine where it has no name.
     pub name: Option<String>,

@@ -21,6 +21,8 @@ const NEVER: f64 = 1000.0 * 365.25 * 86_400.0;
 /// Runs that are drawn at least and at most, and checkpoints of all of them: half a second of a core.
 const SAMPLES: [f64; 2] = [10.0, 200.0];
 const DRAWN: f64 = 40e6;
+/// Goodput below which a run is refused.
+const HOPELESS: f64 = 0.01;
 /// How often spares are to be enough: the share for which ByteRobust keeps machines standing by (arXiv 2509.16293).
 const ENOUGH: f64 = 0.99;
 
@@ -43,14 +45,15 @@ pub(super) fn storage(request: &Request) -> f64 {
 }
 
 /// What is assumed of what the request does not say.
-fn assumed(request: &Request) -> Option<String> {
+fn assumed(request: &Request, storage_bounds: bool) -> Option<String> {
     let upkeep = &request.upkeep;
     let parts: Vec<&str> = [
         (upkeep.failures.is_none(), "failures come as often a GPU as in the run of Llama 3 405B"),
         (!upkeep.blocking, "checkpoints are asynchronous"),
         (upkeep.storage.is_none(), "storage takes 122 MB/s a GPU"),
+        (storage_bounds, "a checkpoint begins when the one before it is in storage, which sets the time between two"),
         (upkeep.restart.is_none(), "a restart takes 10 minutes"),
-        (upkeep.spares.is_none(), "spare hosts are there"),
+        (upkeep.spares.is_none(), "spare hosts are there, at no cost"),
     ]
     .into_iter()
     .filter_map(|(assumed, text)| assumed.then_some(text))
@@ -97,7 +100,21 @@ pub(super) fn whole(
     // Nothing fails in a file without failures: then as good as never, in seconds that sums still hold.
     let mtbf = (rates.mtbf(&fleet(request, topology)) / upkeep.failures_times).min(NEVER);
     let job = Job { mtbf, stall, durable, restart: upkeep.restart.unwrap_or(RESTART) };
-    let interval = upkeep.checkpoint_every.unwrap_or_else(|| job.optimal()).max(best.step.seconds);
+    // Storage takes one save at a time.
+    let least = (durable - stall).max(best.step.seconds);
+    let wanted = upkeep.checkpoint_every.unwrap_or_else(|| job.optimal());
+    if wanted < least && upkeep.checkpoint_every.is_some() {
+        let (minutes, least) = (wanted / 60.0, (least / 60.0).ceil());
+        let message = format!("a checkpoint cannot be taken every {minutes:.1} min: a save or a step takes longer");
+        return Err(Error::usage(message, format!("take at least --checkpoint-every {least}min, or more --storage")));
+    }
+    let interval = wanted.max(least);
+    if job.exact(interval) < HOPELESS {
+        let [days, hours] = [interval / 86_400.0, job.mtbf / 3600.0];
+        let message =
+            format!("the run would hardly proceed: a save every {days:.1} days, a failure every {hours:.1} h");
+        return Err(Error::usage(message, "give --storage that takes checkpoints faster, or fewer failures"));
+    }
     let run = WholeRun {
         job,
         work: steps * best.step.seconds,
@@ -119,7 +136,10 @@ pub(super) fn whole(
     let step = &best.step;
     let slower = [step.interval.0, step.seconds, step.interval.1].map(|seconds| seconds / step.seconds);
     let finish_days: [f64; 3] = std::array::from_fn(|i| outcome.finish[i] * slower[i] / day);
-    let gpu_hours = finish_days[1] * 24.0 * gpus as f64;
+    // Hosts that stand by are held, too.
+    let host = topology.hosts().first().map_or(1, |host| host.gpus.len()) as u64;
+    let held = gpus + u64::from(upkeep.spares.unwrap_or(0)) * host;
+    let gpu_hours = finish_days[1] * 24.0 * held as f64;
     let share = |seconds: f64| seconds * outcome.goodput / run.work;
     let whole = Whole {
         tokens,
@@ -143,5 +163,5 @@ pub(super) fn whole(
             spares_enough: enough,
         },
     };
-    Ok((Some(whole), assumed(request)))
+    Ok((Some(whole), assumed(request, wanted < least)))
 }

@@ -6,9 +6,11 @@ use collcast_scenarios::transformer::{Attention, Transformer};
 
 use super::request::Request;
 
-/// Stages of a pipeline at most, and chunks of a stage: published layouts have up to 64 and 8.
+/// Stages of a pipeline at most, and chunks of a stage: published layouts have up to 64 and 24.
 const MOST_STAGES: u64 = 64;
-const MOST_CHUNKS: u32 = 8;
+const MOST_CHUNKS: u64 = 24;
+/// Chunks of a stage up to which layers may be split unevenly; more are tried where they have as many layers each.
+const UNEVEN_CHUNKS: u64 = 8;
 /// Sequences of a micro-batch that are tried.
 const MICRO_BATCHES: [u32; 5] = [1, 2, 4, 8, 16];
 /// Ranks that split a sequence at most, and the tokens that each keeps at least: a part of less is all overhead.
@@ -68,7 +70,7 @@ fn variants(model: &Transformer, request: &Request, base: &Parallel, sizes: [u32
         if !base.global_batch.is_multiple_of(u64::from(micro_batch) * u64::from(data)) {
             continue;
         }
-        for chunks in 1..=(if pipeline > 1 { MOST_CHUNKS } else { 1 }) {
+        for chunks in chunks(model.layers, u64::from(pipeline)) {
             for &recompute in &recomputes {
                 let mut parallel = Parallel {
                     tensor,
@@ -91,6 +93,13 @@ fn variants(model: &Transformer, request: &Request, base: &Parallel, sizes: [u32
             }
         }
     }
+}
+
+/// Chunks of a stage.
+fn chunks(layers: u64, pipeline: u64) -> impl Iterator<Item = u32> {
+    let most = if pipeline > 1 { MOST_CHUNKS } else { 1 };
+    let of = (1..=most).filter(move |&n| n <= UNEVEN_CHUNKS || layers.is_multiple_of(pipeline * n));
+    of.filter_map(|n| u32::try_from(n).ok())
 }
 
 /// What is worth computing again: nothing, what the framework takes for selective, all; and of latents and experts what is cheap

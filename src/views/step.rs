@@ -71,7 +71,7 @@ fn variants(variants: &[Variant]) -> Table {
     columns.extend([
         Column::number("ranks", "ranks"),
         Column::number("step_ms", "step ms"),
-        Column::number("compute_ms", "compute ms"),
+        Column::number("compute_ms", "without calls ms"),
         Column::number("exposed_ms", "exposed ms"),
         Column::number("interference_ms", "interference"),
         Column::number("launch_ms", "launch"),

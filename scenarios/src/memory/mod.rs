@@ -225,8 +225,14 @@ impl Planner<'_> {
     fn states(&self, local: &Local) -> [f64; 3] {
         let zero = self.parallel.zero;
         let copies = self.parallel.copies() as f64;
-        let dense = self.software.states.shares(zero, self.parallel.dense_shards());
-        let experts = self.software.states.shares(zero, self.parallel.expert_shards());
+        // Replicas sum gradients once a step, and hold their own until then, unless they exchange unit by unit.
+        let at_once = self.software.execution.by_units(zero) && self.parallel.pipeline == 1;
+        let own = zero == 2 && self.parallel.micro_batches() > 1 && !at_once;
+        let shares = |shards| {
+            let [weight, gradient, optimizer] = self.software.states.shares(zero, shards);
+            [weight, if own { self.software.states.gradient } else { gradient }, optimizer]
+        };
+        let [dense, experts] = [self.parallel.dense_shards(), self.parallel.expert_shards()].map(shares);
         let part = |place: usize| local.dense() * dense[place] + local.experts * experts[place];
         [part(0) * copies, part(1) * copies, part(2)]
     }

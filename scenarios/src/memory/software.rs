@@ -168,11 +168,11 @@ pub struct Software {
 }
 
 impl Software {
-    /// The same with linear layers in 8 bits: products keep their inputs so.
+    /// The same with linear layers in a precision. Transformer Engine keeps inputs of products as it casts them.
     #[must_use]
-    pub fn in_fp8(self) -> Self {
-        let execution = Execution { precision: Precision::Fp8, ..self.execution };
-        Self { input: Precision::Fp8.bytes(), execution, ..self }
+    pub fn with_precision(self, precision: Precision) -> Self {
+        let input = if self.execution.elements == Elements::Written { precision.bytes() } else { self.input };
+        Self { input, execution: Execution { precision, ..self.execution }, ..self }
     }
 
     /// Whether the output of a norm is a tensor of its own. Transformer Engine joins norms with the product after them, but for

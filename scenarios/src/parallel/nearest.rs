@@ -1,4 +1,4 @@
-//! The nearest layouts that work: the fewest keys changed, then the least change of ranks and of sizes.
+//! The nearest layouts that work: of as many ranks where there are any, the fewest keys changed, then the least change of sizes.
 
 use std::collections::BTreeSet;
 
@@ -12,17 +12,20 @@ const CHANGES: usize = 3;
 /// Values of a key that are tried, by the number of keys: at most 84 x 8^3 = 43,000 layouts.
 const TRIED: [usize; CHANGES] = [64, 16, 8];
 
-/// Layouts without a violation, nearest first; none where no change of a few keys helps.
+/// Layouts without a violation, nearest first; none where no change of a few keys helps. Replicas take what the others leave
+/// of the ranks.
 pub(super) fn layouts(from: &Parallel, model: &Transformer, violations: &[Violation]) -> Vec<Parallel> {
     if violations.iter().any(|violation| violation.keys.iter().all(|key| get(from, key).is_none())) {
         return Vec::new();
     }
     let keys: BTreeSet<&str> = violations.iter().flat_map(|violation| violation.keys).copied().collect();
     let keys: Vec<&str> = keys.into_iter().filter(|key| get(from, key).is_some()).collect();
-    for changes in 1..=CHANGES.min(keys.len()) {
+    let most = CHANGES.min(keys.len());
+    for (ranks, changes) in [Some(from.ranks()), None].into_iter().flat_map(|ranks| (1..=most).map(move |n| (ranks, n)))
+    {
         let mut found = Vec::new();
         for chosen in choices(&keys, changes) {
-            change(*from, &chosen, model, TRIED[changes - 1], &mut found);
+            change(*from, &chosen, (model, ranks), TRIED[changes - 1], &mut found);
         }
         if found.is_empty() {
             continue;
@@ -50,8 +53,21 @@ fn choices<'a>(keys: &[&'a str], count: usize) -> Vec<Vec<&'a str>> {
     with.chain(choices(rest, count)).collect()
 }
 
-fn change(layout: Parallel, keys: &[&str], model: &Transformer, tried: usize, found: &mut Vec<Parallel>) {
+fn change(
+    mut layout: Parallel,
+    keys: &[&str],
+    (model, ranks): (&Transformer, Option<u64>),
+    tried: usize,
+    found: &mut Vec<Parallel>,
+) {
     let Some((key, rest)) = keys.split_first() else {
+        if let Some(ranks) = ranks {
+            let others = Parallel { data: 1, ..layout }.ranks();
+            layout.data = u32::try_from(ranks / others.max(1)).unwrap_or(u32::MAX);
+            if layout.ranks() != ranks {
+                return;
+            }
+        }
         if layout.violations(model).is_empty() {
             found.push(layout);
         }
@@ -60,7 +76,7 @@ fn change(layout: Parallel, keys: &[&str], model: &Transformer, tried: usize, fo
     for value in values(get(&layout, key).unwrap_or(1), model, tried) {
         let mut changed = layout;
         if set(&mut changed, key, value) {
-            change(changed, rest, model, tried, found);
+            change(changed, rest, (model, ranks), tried, found);
         }
     }
 }

@@ -71,6 +71,8 @@ const CALL_POWER: f64 = 0.27;
 /// 1.2 to 1.4 times as long on one machine of two H200 as on another, and nine steps that wait for their host took 0.78 to
 /// 1.43 times as long as forecast (`tests/data/training/steps_h200x2.csv`).
 const HOSTS_DIFFER: f64 = 1.5;
+/// Share of a step below which a difference of sums is none.
+const ROUNDING: f64 = 1e-9;
 
 /// Passes of what a rank runs for a micro-batch.
 pub(super) struct Parts {
@@ -493,7 +495,7 @@ impl Training<'_> {
     }
 
     /// The step with its optimizer, given what the busiest stage spent before it.
-    pub(crate) fn whole(&self, stages: &[Stage], spent: Spent, timer: &Timer<'_>) -> Result<Step, TrainingError> {
+    pub(crate) fn whole(&self, stages: &[Stage], mut spent: Spent, timer: &Timer<'_>) -> Result<Step, TrainingError> {
         let (mut optimizer, mut update) = (0.0_f64, 0.0_f64);
         for stage in stages {
             let sum = |place: usize| stage.units().map(|unit| unit.parameters[place] * unit.count as f64).sum::<f64>();
@@ -511,6 +513,12 @@ impl Training<'_> {
         let seconds = (spent.seconds + optimizer).max(spent.host + update);
         let issued = spent.issued + seconds - spent.seconds - optimizer;
         let exposed: f64 = spent.exposed.iter().sum();
+        let mut rest = (seconds - optimizer - spent.kernels - spent.slowed - issued - exposed).max(0.0);
+        // Without other stages, passes wait for what replicas exchange.
+        if self.parallel.pipeline < 2 {
+            let waits = std::mem::take(&mut rest);
+            spent.exposed[Kind::Data as usize] += if waits > ROUNDING * seconds { waits } else { 0.0 };
+        }
         let recomputed = stages.iter().map(|s| s.units().map(|u| u.recompute.kernels * u.count as f64).sum::<f64>());
         let recomputed = recomputed.fold(0.0, f64::max) * self.through_each();
         let off = (spent.kernels * self.kernels_off).powi(2);
@@ -530,7 +538,7 @@ impl Training<'_> {
             slowed: spent.slowed,
             issued,
             exposed: Kind::ALL.into_iter().zip(spent.exposed).filter(|(_, seconds)| *seconds > 0.0).collect(),
-            bubble: (seconds - optimizer - spent.kernels - spent.slowed - issued - exposed).max(0.0),
+            bubble: rest,
             optimizer,
             clock: timer.clock.share(),
         })

@@ -1,7 +1,7 @@
 //! Goal: what ranks run is all of the model's work, once; exchanges are those of the literature; times are those measured.
 //! Data: `tests/data/compute/` (its origin: `tests/data/SOURCES.md`).
 
-use collcast_sim::compute::{Compute, Kernel};
+use collcast_sim::compute::{Compute, Kernel, Precision};
 
 use super::*;
 use crate::memory::{self, Framework};
@@ -176,7 +176,7 @@ fn exchanges_are_those_of_each_strategy() {
     assert_eq!(calls(&layer.forward), [sent; 2]);
     assert_eq!(calls(&layer.backward), [sent; 2]);
     let (layer, ..) = passes_of("mixtral-8x7b", "ep=8,dp=8,gbs=8", |s| {
-        *s = s.in_fp8();
+        *s = s.with_precision(Precision::Fp8);
         s.execution.scaling = Scaling::Blocks;
     });
     assert_eq!(calls(&layer.forward)[0].2, 4096 * 2 * 4096 * 132 / 128);
@@ -239,7 +239,7 @@ fn recomputation_and_precision_are_those_of_the_framework() {
     }
 
     let model = load("llama3-8b").unwrap().0;
-    let software = Framework::Megatron.software().in_fp8();
+    let software = Framework::Megatron.software().with_precision(Precision::Fp8);
     let eight = |pieces: &[Piece]| -> Vec<&str> {
         let eight = |piece: &Piece| match piece {
             Piece::Kernel(Repeated { name, kernel: Kernel::Product(p), .. }) if p.precision.bytes() < 2.0 => {
@@ -396,7 +396,7 @@ proptest::proptest! {
             tensor, context, micro_batch, expert, expert_tensor, data, sequence: Some(sequence), sequence_parallel,
             zero: 3, recompute: Recompute::Full, ..Parallel::default()
         };
-        let software = framework.software().in_fp8();
+        let software = framework.software().with_precision(Precision::Fp8);
         for kind in [LayerKind::Dense, LayerKind::Experts] {
             let passes = layer(&model, kind, &parallel, &software);
             proptest::prop_assert!(!passes.forward.is_empty() && !passes.backward.is_empty());
@@ -433,7 +433,8 @@ fn each_expert_costs_the_host() {
     let gpu = collcast_sim::compute::Compute::builtin("h100").unwrap();
     let host = |framework: Framework, layout: &str| {
         let software = framework.software();
-        let software = if framework == Framework::Megatron { software.in_fp8() } else { software };
+        let software =
+            if framework == Framework::Megatron { software.with_precision(Precision::Fp8) } else { software };
         let model = load("qwen3-30b-a3b").unwrap().0;
         let passes = layer(&model, LayerKind::Experts, &Parallel::parse(layout).unwrap(), &software);
         single::host(&passes.forward, false, &software, &gpu) + single::host(&passes.backward, true, &software, &gpu)
