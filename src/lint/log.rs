@@ -48,6 +48,8 @@ struct Log {
     with_gdr: u32,
     interface: At<String>,
     channels: At<u32>,
+    /// A warning that no rule of the catalogue knows.
+    warned: At<String>,
     /// `X/Plugin: Could not find`.
     no_plugin: BTreeMap<&'static str, (String, u64)>,
     gloo: At<()>,
@@ -83,8 +85,13 @@ impl Log {
             if line.contains("[Gloo] Rank ") {
                 first(&mut log.gloo, (), number);
             }
+            let mut matched = false;
             for &(index, _) in patterns.iter().filter(|(_, pattern)| line.contains(pattern)) {
                 log.matched.entry(index).or_insert((number, 0)).1 += 1;
+                matched = true;
+            }
+            if let Some((_, text)) = line.split_once("NCCL WARN ").filter(|_| !matched) {
+                first(&mut log.warned, text.trim().chars().take(100).collect(), number);
             }
             if let Some(at) = line.find("NCCL INFO ").or_else(|| line.find("NCCL WARN ")) {
                 log.is_nccl = true;
@@ -278,9 +285,12 @@ impl Log {
         }
     }
 
-    /// How data leaves hosts.
+    /// How data leaves hosts; and what NCCL warned of.
     fn report_network(&self, machine: Option<&Machine>, found: &mut Found<'_>) {
         let several = self.hosts > 1;
+        if let Some((text, line)) = &self.warned {
+            found.add("log-warning", Some(*line), format!("NCCL warns: {text}"));
+        }
         if let (Some((interface, line)), true) = (&self.interface, several) {
             found.add("log-interface", Some(*line), format!("set-up goes through `{interface}`"));
         }

@@ -25,7 +25,7 @@ impl Machine {
 
     /// What was taken for granted.
     pub(super) fn notes(&self) -> Vec<String> {
-        self.site.notes(&collcast_sim::domain::Beyond::default())
+        self.site.notes(collcast_sim::domain::Basis::default())
     }
 
     /// Whether it has what a rule of the catalogue needs.

@@ -23,7 +23,8 @@ pub struct Rule {
     pub id: String,
     /// How bad what it finds is.
     pub severity: Severity,
-    /// Conditions that must all hold: `NAME`, `!NAME`, `NAME=VALUE`, `NAME~TEXT`, `NAME>=NUMBER`.
+    /// Conditions that must all hold: `NAME`, `!NAME`, `NAME=VALUE` (or `NAME=A|B`), `NAME~TEXT`,
+    /// `NAME>=NUMBER`.
     #[serde(default)]
     pub when: Vec<String>,
     /// Texts of which a line of a log has one.
@@ -80,7 +81,7 @@ impl Rule {
 enum Condition<'r> {
     /// `!NAME`: it is not set.
     Absent(&'r str),
-    /// `NAME=VALUE`: it has the value, as text in any case or as a number.
+    /// `NAME=VALUE`: it has the value, or one of several, as text in any case or as a number.
     Is(&'r str, &'r str),
     /// `NAME~TEXT`: it contains the text, in any case.
     Has(&'r str, &'r str),
@@ -112,8 +113,9 @@ impl<'r> Condition<'r> {
         match self {
             Self::Absent(_) => false,
             Self::Is(name, is) => {
-                let same = value.eq_ignore_ascii_case(is) || number().is_some_and(|n| strtoll(is) == (n, false));
-                setting.name == name && known && same
+                let mut all = is.split('|');
+                let same = |is| value.eq_ignore_ascii_case(is) || number().is_some_and(|n| strtoll(is) == (n, false));
+                setting.name == name && known && all.any(same)
             }
             Self::Has(name, part) => setting.name == name && known && value.to_lowercase().contains(part),
             Self::Least(name, least) => setting.name == name && known && number().is_some_and(|n| n >= least),
@@ -152,6 +154,7 @@ mod tests {
             ("A=1", "A", "0x1", true),
             ("A=1", "A", "10", false),
             ("A=loc", "A", "LOC", true),
+            ("A=loc|0", "A", "0", true),
             ("A=1", "A", "$ONE", false),
             ("A~tcp", "A", "my-TCP", true),
             ("A>=8", "A", "9", true),

@@ -20,6 +20,37 @@ pub(super) fn file(text: &str) -> Scope {
     scope
 }
 
+/// A file that NCCL reads: up to the first `=` of a line is a name, the rest is its value, as they stand.
+///
+/// Source: NCCL 2.28 `src/misc/param.cc`, `setEnvFile`.
+pub(super) fn conf(text: &str) -> Scope {
+    let mut scope = Scope::default();
+    for (number, line) in (1_u64..).zip(text.lines()) {
+        let Some((raw, value)) = line.split_once('=').filter(|_| !line.trim_start().starts_with('#')) else { continue };
+        let name = raw.trim().trim_start_matches("export ").trim_start();
+        if !is_name(name) || !is_of_interest(name) {
+            continue;
+        }
+        if raw != name {
+            scope.sign(
+                "conf-as-it-stands",
+                Some(number),
+                format!("the name is read as `{raw}`, which no variable is called"),
+            );
+            continue;
+        }
+        let plain = unquoted(without_comment(value.trim()));
+        // Of a number NCCL reads the digits in front.
+        let number_alone = value.starts_with(|c: char| c.is_ascii_digit());
+        if plain != value && !number_alone {
+            scope.sign("conf-as-it-stands", Some(number), format!("the value of {name} is read as `{value}`"));
+        }
+        scope.set(name, if number_alone { value } else { plain }, Some(number));
+    }
+    scope.sign_twice();
+    scope
+}
+
 /// What `/proc/PID/environ` holds.
 pub(super) fn process(text: &str) -> Scope {
     of_process(text.split('\0').filter_map(|pair| pair.split_once('=')))

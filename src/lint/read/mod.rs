@@ -16,8 +16,10 @@ pub(super) use environ::of_process;
 /// What a file is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// `NAME=VALUE` lines: an environment file, `/etc/nccl.conf`.
+    /// `NAME=VALUE` lines: an environment file.
     Environment,
+    /// The same as NCCL itself reads it: `/etc/nccl.conf`, `~/.nccl.conf`.
+    Conf,
     /// What `/proc/PID/environ` holds.
     Process,
     /// A shell script, also of Slurm.
@@ -51,6 +53,8 @@ impl Kind {
             Self::Python
         } else if matches!(ending, "sh" | "bash" | "slurm" | "sbatch" | "job") || text.starts_with("#!") {
             Self::Shell
+        } else if ending == "conf" && name.contains("nccl") {
+            Self::Conf
         } else if matches!(ending, "env" | "conf") {
             Self::Environment
         } else if begins("FROM ") {
@@ -68,6 +72,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Environment => "environment file",
+            Self::Conf => "configuration of NCCL",
             Self::Process => "environment of a process",
             Self::Shell => "shell script",
             Self::Docker => "Dockerfile",
@@ -82,6 +87,7 @@ impl Kind {
 pub(super) fn scopes(kind: Kind, text: &str) -> Vec<Scope> {
     match kind {
         Kind::Environment => vec![environ::file(text)],
+        Kind::Conf => vec![environ::conf(text)],
         Kind::Process => vec![environ::process(text)],
         Kind::Shell => vec![shell::script(text)],
         Kind::Docker => vec![docker::file(text)],
