@@ -6,7 +6,8 @@
 //!
 //! - **band**: the median of all rows of a size band;
 //! - **row**: the median of five neighbouring sizes around it, so that a change at three
-//!   sizes or more is found. A row of three runs on both sides stands for itself.
+//!   sizes or more is found. A row of three runs on both sides stands for itself, and so does a
+//!   row above 16 MiB that takes 1.75 times as long: noise there is below 1%.
 //!
 //! The interval of a median over n rows is `+- z * sqrt(r * offset + k * 1.57 row / n)`, with the
 //! variances of a single measurement, k = 1/repeats of A + 1/repeats of B, and r the same of the
@@ -35,6 +36,10 @@ pub const FAMILY_ERROR: f64 = 0.02;
 const NEIGHBOURS: usize = 5;
 /// Rows, or runs of each, below which noise that is not normal could pass for a change.
 const ENOUGH: usize = 3;
+/// The band of sizes above 16 MiB.
+const LARGE: u8 = 2;
+/// Times apart that no single row was seen to be where nothing had changed: most are within 1.3.
+const TAIL: f64 = 1.75;
 /// Repeats that the known noise counts for beside the user's own: with six runs of the same
 /// thing, the user's own machine has the larger say.
 const PRIOR: f64 = 4.0;
@@ -256,7 +261,9 @@ impl Test<'_> {
         let ratio = self.ratio(self.pairs, variance, z_band);
         let enough = self.exact || count >= ENOUGH || self.pairs.iter().all(repeated);
         let mut change = match ratio.change(self.tolerance) {
-            Change::Slower | Change::Faster if !enough => Change::CannotTell,
+            Change::Slower | Change::Faster if !enough && ratio.low < TAIL && ratio.high > 1.0 / TAIL => {
+                Change::CannotTell
+            }
             change => change,
         };
         let rows: Vec<SizePair> = (0..count).map(|index| self.row(index, ratio, change, z_row)).collect();
@@ -275,7 +282,8 @@ impl Test<'_> {
         let count = self.pairs.len();
         let pair = &self.pairs[index];
         let ratio = log_ratio(pair).exp();
-        let alone = self.exact || repeated(pair);
+        let far = crate::bands::band(pair.size) == LARGE && ratio.max(1.0 / ratio) >= TAIL;
+        let alone = self.exact || repeated(pair) || far;
         let (near, change) = if !alone && count < NEIGHBOURS {
             (band, change)
         } else {

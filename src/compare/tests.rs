@@ -210,6 +210,11 @@ fn local_slowdowns_are_found_and_single_rows_are_not_believed() {
     let bands = judge(&matched.curves, 0.05, Between::Measured);
     let row = bands[2].rows.iter().find(|r| r.size_bytes == 256 << 20).unwrap();
     assert_eq!(row.change, Change::CannotTell, "it is not called unchanged either");
+    // What no noise was seen to do is believed of one size too, and where there are few.
+    let far = times(&a, |r| if r.size.0 == 256 << 20 { 2.0 } else { 1.0 });
+    assert!(any_slower(&a, &far));
+    let few = select(&data, "t4_all_reduce_default", |r| !r.in_place && r.size.0 >= 128 << 20);
+    assert!(any_slower(&few[..2], &times(&few[..2], |_| 2.0)) && !any_slower(&few[..2], &times(&few[..2], |_| 1.3)));
 }
 
 /// Goal: repeats that agree show what single runs cannot: a single size, and smaller changes.
