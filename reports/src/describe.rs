@@ -46,12 +46,13 @@ pub fn describe(topology: &Topology) -> Report {
     add_fabric(topology, cut, &mut facts, &mut machine);
 
     let software = &topology.software;
-    facts.add("NCCL", software.nccl.as_deref().unwrap_or("not said"));
+    let nccl = software.nccl.map(|version| version.to_string());
+    facts.add("NCCL", nccl.as_deref().unwrap_or("not said"));
     if let Some(plugin) = &software.plugin {
         facts.add("plugin", plugin);
     }
     facts.add("profile", topology.profile.as_deref().unwrap_or("none named"));
-    machine.insert("nccl".to_owned(), json!(software.nccl));
+    machine.insert("nccl".to_owned(), json!(nccl));
     machine.insert("plugin".to_owned(), json!(software.plugin));
     machine.insert("profile".to_owned(), json!(topology.profile));
 
@@ -92,7 +93,7 @@ impl Bisection {
 pub fn bisection(topology: &Topology) -> Bisection {
     let hosts = hosts_with_gpus(topology);
     let mut side = BTreeMap::new();
-    let mut nic_rate = 0u64;
+    let mut rates = [0_u64; 2];
     if hosts.len() > 1 {
         // A host is one vertex of the cut: what limits inside it is not the fabric's doing.
         let half: BTreeMap<usize, usize> =
@@ -103,9 +104,7 @@ pub fn bisection(topology: &Topology) -> Bisection {
             };
             side.insert(id, half);
             match topology.nic(id) {
-                Some(nic) if half == 0 && !nic.management => {
-                    nic_rate = nic_rate.saturating_add(nic.rate.get());
-                }
+                Some(nic) if !nic.management => rates[half] = rates[half].saturating_add(nic.rate.get()),
                 _ => {}
             }
         }
@@ -122,7 +121,7 @@ pub fn bisection(topology: &Topology) -> Bisection {
         network: (!single).then(|| min_cut(topology, &side, |l| l.kind.is_network())),
         nvlink,
         other: if single && nvlink.is_none() { positive(min_cut(topology, &side, |_| true)) } else { None },
-        nic_rate,
+        nic_rate: rates[0].min(rates[1]),
     }
 }
 

@@ -76,7 +76,7 @@ fn one_host() -> Topology {
 /// Hosts under 8 rail leaves with `up` links of 50 GB/s each to one spine.
 fn rail_cluster(hosts: usize, up: u32) -> Topology {
     let mut b = TopologyBuilder::new(format!("rails-{hosts}"));
-    b.software.nccl = Some("2.28.9".to_owned());
+    b.software.nccl = "2.28.9".parse().ok();
     let port = link(LinkKind::Infiniband, 1, 50.0);
     let nics: Vec<Vec<VertexId>> = (1..=hosts).map(|h| nvswitch_host(&mut b, &format!("gpu{h:03}"))).collect();
     let spine = b.vertex("spine0", VertexKind::NetSwitch { level: 1 }, None);

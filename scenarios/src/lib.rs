@@ -5,8 +5,8 @@
 //! ([`ddp`], [`fsdp`], [`pipeline`]) are programs that build graphs and know nothing of time.
 //! [`study`] runs a scenario, takes its exposed time apart and asks what would help.
 //!
-//! For planning, [`transformer`] describes a model by its shape, [`parallel`] how ranks share it, [`memory`] what each GPU
-//! holds, [`work`] what it runs, [`training`] how long a step takes, and [`goodput`] what failures leave of the time.
+//! For planning, [`transformer`] describes a model by its shape, and [`parallel`] how ranks share it. [`memory`] says what
+//! each GPU holds, [`work`] what it runs, [`training`] how long a step takes, [`goodput`] what failures leave of the time.
 //! [`serving`] runs requests through copies of a model.
 
 pub mod builtin;
@@ -41,7 +41,7 @@ use collcast_topologies::catalogue;
 /// neither knows.
 pub fn device(topology: &Topology) -> Option<Device> {
     let gpu = topology.gpu(topology.gpu_of(Rank(0)))?;
-    let product = catalogue::by_driver_name(&gpu.model)?;
+    let product = catalogue::by_name(&gpu.model)?;
     let memory = gpu.memory_rate.unwrap_or(product.memory_rate());
     // NCCL's default from Hopper on: NCCL_CGA_CLUSTER_SIZE, `src/init.cc`.
     let cluster = if product.compute_capability >= 90 { 4 } else { 1 };

@@ -11,6 +11,7 @@ use petgraph::visit::EdgeRef;
 use thiserror::Error;
 
 use crate::ids::{HostId, LinkId, Rank, VertexId};
+use crate::nccl::Version;
 use crate::units::{Bandwidth, Bytes};
 
 /// What carries bytes between two vertices.
@@ -99,6 +100,12 @@ pub struct Gpu {
 }
 
 impl Gpu {
+    /// Its product family in the model's or a driver's name: `H200` of `H200-SXM5-141GB`, `RTX-6000D` of that; the whole name
+    /// where it has no number. Empty where the source does not say.
+    pub fn family(&self) -> String {
+        family(&self.model)
+    }
+
     /// Its L2 cache, by compute capability: the largest of products that share one. Unknown of other GPUs.
     ///
     /// # Source
@@ -114,6 +121,15 @@ impl Gpu {
         };
         Some(Bytes(mb * 1_000_000))
     }
+}
+
+/// [`Gpu::family`] of a name.
+pub fn family(name: &str) -> String {
+    let words: Vec<&str> = name.split([' ', '-', '_']).filter(|word| !word.is_empty()).collect();
+    let has_digit = |word: &&str| word.bytes().any(|b| b.is_ascii_digit());
+    let Some(last) = words.iter().position(has_digit) else { return name.to_owned() };
+    let first = words[..last].iter().position(|word| *word == "RTX").unwrap_or(last);
+    words[first..=last].join("-")
 }
 
 /// A network interface.
@@ -178,7 +194,7 @@ pub struct Vertex {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Software {
     /// NCCL version, such as `2.28.9`.
-    pub nccl: Option<String>,
+    pub nccl: Option<Version>,
     /// Network or tuner plugin, such as `aws-ofi-nccl`.
     pub plugin: Option<String>,
     /// Variables that it is run with, such as `NCCL_NVLS_ENABLE`.

@@ -60,7 +60,7 @@ impl SimDuration {
     /// Nothing.
     pub const ZERO: Self = Self(0);
 
-    /// From microseconds; negative and non-finite values give zero.
+    /// From microseconds; negative values and NaN give zero, infinity the longest span.
     pub fn from_us(us: f64) -> Self {
         Self((us.max(0.0) * PS_PER_US).round() as u64)
     }

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 
 use collcast_sim::calibrate::{Estimate, Fit, Sample};
 use collcast_sim::collective::Launch;
-use collcast_sim::ids::Rank;
 use collcast_sim::predict::Predictor;
 use collcast_sim::profile::{Constant, DataFile, OriginKind, Parameter, Profile};
 
 use super::request::Request;
 use super::rows::{MachineOf, Machines, Usable};
+use crate::profiles::families;
 
 /// Source of a value that was fitted.
 const FITTED: &str = "fitted to `data`";
@@ -64,12 +64,8 @@ impl About<'_> {
     /// Families of the GPUs of some machines: `H200` of `H200-SXM5-141GB`.
     fn families(&self, machines: impl Iterator<Item = usize>) -> Vec<String> {
         let machines: BTreeSet<usize> = machines.collect();
-        let families: BTreeSet<String> = (machines.iter().map(|&m| &self.machines.topologies[m]))
-            .flat_map(|t| (0..t.ranks()).filter_map(|r| t.gpu(t.gpu_of(Rank(r)))))
-            .filter_map(|gpu| gpu.model.split('-').next().map(str::to_owned))
-            .filter(|family| !family.is_empty())
-            .collect();
-        families.into_iter().collect()
+        let all: BTreeSet<String> = machines.iter().flat_map(|&m| families(&self.machines.topologies[m])).collect();
+        all.into_iter().collect()
     }
 }
 

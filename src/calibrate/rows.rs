@@ -58,7 +58,7 @@ impl Machines {
             let of = files.iter().filter_map(|f| rows.get(path(f).as_str())).flatten().copied();
             let (nodes, gpus) = hosts_of_rows(name, (None, None), at_most, of)?;
             let mut topology = SiteSpec { nodes, gpus, ..SiteSpec::new(name) }.topology()?;
-            topology.software.nccl = nccl.map(str::to_owned).or(topology.software.nccl);
+            topology.software.nccl = nccl.and_then(|text| text.parse().ok()).or(topology.software.nccl);
             for file in files {
                 let of = MachineOf {
                     machine: machines.topologies.len(),

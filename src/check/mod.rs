@@ -134,8 +134,6 @@ pub struct Outcome {
     /// What the predictions of the machines that findings are about rest on.
     #[serde(skip)]
     pub grounds: Grounds,
-    /// What these predictions rest on: `predicted`, `cited` or `extrapolated`.
-    pub basis: String,
 }
 
 impl Outcome {
@@ -251,7 +249,6 @@ fn check_with(
         findings,
         today,
         warnings: machines.iter().flat_map(|m| m.warnings.clone()).collect(),
-        basis: grounds.beyond.basis().to_owned(),
         grounds,
     })
 }

@@ -104,7 +104,7 @@ impl<'s> Machine<'s> {
         let mut env: BTreeMap<String, String> = own_env.iter().cloned().collect();
         env.extend(spec.site.env.iter().cloned());
         let versions = if spec.nccl.is_empty() {
-            vec![site.topology.software.nccl.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()]
+            vec![site.topology.software.nccl.unwrap_or_default()]
         } else {
             spec.nccl.clone()
         };

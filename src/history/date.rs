@@ -19,7 +19,7 @@ pub(super) fn of_text(text: &str) -> Option<Timestamp> {
         match words[..] {
             [_, month, day, time, .., year] if words.len() <= 6 && time.contains(':') => {
                 let text = format!("{month} {day} {time} {year}");
-                of_civil(DateTime::strptime("%b %d %H:%M:%S %Y", text).ok()?)
+                DateTime::strptime("%b %d %H:%M:%S %Y", text).ok().and_then(of_civil)
             }
             [.., date, time] => begins(&words).or_else(|| parse(time)).or_else(|| parse(&format!("{date} {time}"))),
             [word] => parse(word),
@@ -65,6 +65,7 @@ mod tests {
             "# 2026-11-03 14:25:30",
             "[2026-11-03T14:25:30] starting",
             "2026-11-03T15:25:30+01:00 srun all_reduce_perf",
+            "2026-11-03T14:25:30 job 12 node01:444 start",
             "  \"start_time\": \"2026-11-03T14:25:30Z\",",
             "8 2 float sum -1 20.0 0.0 0.0 0 20.0 0.0 0.0 0 2026-11-03 14:25:30",
         ] {

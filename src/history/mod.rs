@@ -334,7 +334,8 @@ impl Kept {
         let bytes = without_secrets(&text).map_or_else(|| bytes.clone(), String::into_bytes);
         let beside = fs::read_to_string(file.path.with_extension("toml")).unwrap_or_default();
         let beside: toml::Table = beside.parse().unwrap_or_default();
-        let of_toml = || date::of_day(beside.get("date")?.as_str()?);
+        // A text, or a date of TOML's own.
+        let of_toml = || date::of_day(beside.get("date")?.to_string().trim_matches('"'));
         let written = || Timestamp::try_from(fs::metadata(&file.path).ok()?.modified().ok()?).ok();
         let date = date::of_text(&text).or_else(of_toml).or(now).or_else(written);
         let date = date.unwrap_or_else(|| Timestamp::try_from(SystemTime::now()).unwrap_or_default());

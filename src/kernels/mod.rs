@@ -1,8 +1,9 @@
 //! How long do kernels of a GPU take, by measurements and by the model of kernels?
 //!
 //! Tables of measured kernels ([`Table`]) are told apart by their header. [`judge()`] holds their rows against a GPU's
-//! profile, [`fit()`] makes a profile of them, and
-//! [`fit_peers()`] one of copies between two GPUs, [`fit_network()`] one of NICs between two hosts. [`judge()`] also takes tables of layers and whole models, by what they run. Both name a GPU that the program knows, or a file ([`gpu`]).
+//! profile; tables of layers and whole models too, by what they run. [`fit()`] makes a profile of the rows,
+//! [`fit_peers()`] one of copies between two GPUs, [`fit_network()`] one of NICs between two hosts. A GPU is one that the
+//! program knows, or a file ([`gpu`]).
 
 mod columns;
 mod fitted;

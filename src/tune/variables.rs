@@ -1,7 +1,7 @@
 //! Environment variables that help: they hold for all sizes of a collective, so most advice has none.
 
 use collcast_sim::collective::{Algorithm, Collective, Protocol};
-use collcast_sim::nccl::{Environment, FUNCTIONS, Selection};
+use collcast_sim::nccl::{Environment, FUNCTIONS, Rules, Selection};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::schedule::Call;
 use serde::Serialize;
@@ -56,7 +56,7 @@ pub type Lists = (Vec<Algorithm>, Vec<Protocol>);
 /// # Errors
 /// The settings found would stop NCCL: a fault of this search.
 pub(super) fn find(calls: &[Tuned], predictor: &Predictor<'_>, settings: &Settings) -> Result<Variables, Error> {
-    if !predictor.version(settings).since(24) {
+    if !Rules::of(predictor.version(settings)).strict_lists {
         return Ok(Variables::none("lists by collective need NCCL 2.24; use the tuner table"));
     }
     if settings.nccl.algorithms != Selection::default() || settings.nccl.protocols != Selection::default() {

@@ -85,6 +85,7 @@ pub const PRODUCTS: &[Product] = &[
     product("L40S", &[0x26b9], 89, 864.0, 142, 4, "NVIDIA L40S data sheet"),
     product("RTX-4090", &[0x2684], 89, 1008.0, 128, 4, "NVIDIA Ada GPU architecture paper"),
     product("H100-PCIE-80GB", &[0x2331], 90, 2000.0, 114, 5, "NVIDIA H100 PCIe data sheet"),
+    product("H100-NVL-94GB", &[0x2321], 90, 3938.0, 132, 5, "NVIDIA H100 NVL product brief, HBM3"),
     product("H100-SXM5-80GB", &[0x2330], 90, 3350.0, 132, 5, "NVIDIA H100 data sheet"),
     product("GH200-120GB", &[0x2342], 90, 4000.0, 132, 5, "NVIDIA GH200 data sheet, HBM3"),
     product("H200-SXM5-141GB", &[0x2335], 90, 4800.0, 132, 5, "NVIDIA H200 data sheet"),
@@ -104,10 +105,11 @@ fn key(name: &str) -> String {
         .to_owned()
 }
 
-/// A product by name: any case and punctuation, and also by an unambiguous start, such as
+/// A product by name or by what its driver calls it: any case and punctuation, and also by an unambiguous start, such as
 /// `NVIDIA H200` for `H200-SXM5-141GB`.
 pub fn by_name(name: &str) -> Option<&'static Product> {
-    let wanted = key(name);
+    let driver = DRIVERS.iter().find(|(driver, _)| key(driver) == key(name));
+    let wanted = key(driver.map_or(name, |(_, product)| product));
     if wanted.is_empty() {
         return None;
     }
@@ -121,19 +123,14 @@ pub fn by_name(name: &str) -> Option<&'static Product> {
 
 /// Names by which drivers call products whose own names they do not begin with; source: output of `nvidia-smi -L` in
 /// public logs.
-const DRIVERS: [(&str, &str); 5] = [
+const DRIVERS: [(&str, &str); 6] = [
     ("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),
     ("NVIDIA H100 PCIe", "H100-PCIE-80GB"),
+    ("NVIDIA H100 NVL", "H100-NVL-94GB"),
     ("NVIDIA A100 80GB PCIe", "A100-PCIE-80GB"),
     ("NVIDIA GH200 480GB", "GH200-120GB"),
     ("Tesla V100-SXM2-16GB", "V100-SXM2-16GB"),
 ];
-
-/// A product by what its driver calls it, or by name.
-pub fn by_driver_name(name: &str) -> Option<&'static Product> {
-    let known = DRIVERS.iter().find(|(driver, _)| key(driver) == key(name)).map_or(name, |(_, product)| product);
-    by_name(known)
-}
 
 /// A product by PCI device id.
 pub fn by_device_id(device: u32) -> Option<&'static Product> {
@@ -228,6 +225,25 @@ mod tests {
         assert_eq!(cpu_interconnect("x86_64", "GenuineIntel", 0x55).0.gb_per_s(), 10.0);
     }
 
+    /// Goal: names of products and of drivers have the family that people speak of.
+    #[test]
+    fn families_are_told_apart() {
+        for (name, family) in [
+            ("H100-SXM5-80GB", "H100"),
+            ("NVIDIA H100 80GB HBM3", "H100"),
+            ("NVIDIA GH200 480GB", "GH200"),
+            ("GB200", "GB200"),
+            ("Tesla V100-SXM2-32GB", "V100"),
+            ("NVIDIA RTX A6000", "RTX-A6000"),
+            ("RTX-PRO-6000", "RTX-PRO-6000"),
+            ("AMD Instinct MI300X", "MI300X"),
+            ("NVIDIA Graphics Device", "NVIDIA Graphics Device"),
+            ("", ""),
+        ] {
+            assert_eq!(collcast_sim::topology::family(name), family);
+        }
+    }
+
     /// Goal: what people and drivers call a GPU finds its figures.
     #[test]
     fn products_are_found_by_what_people_call_them() {
@@ -243,9 +259,8 @@ mod tests {
             assert_eq!(by_name(name).map(|p| p.name), found, "{name}");
         }
         for (driver, product) in DRIVERS {
-            assert_eq!(by_driver_name(driver).map(|p| p.name), Some(product));
+            assert_eq!(by_name(driver).map(|p| p.name), Some(product));
         }
-        assert_eq!(by_driver_name("NVIDIA H200").map(|p| p.name), Some("H200-SXM5-141GB"));
         assert_eq!(by_device_id(0x2335).map(|p| p.compute_capability), Some(90));
     }
 }

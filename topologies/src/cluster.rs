@@ -402,16 +402,15 @@ pub fn default_fabric(host: &HostSpec) -> FabricSpec {
 ///
 /// `None` where no profile is of such GPUs.
 pub fn profile_for(host: &HostSpec, hosts: usize) -> Option<&'static str> {
-    let model = &host.gpus.first()?.gpu.model;
-    let capability = host.gpus.first()?.gpu.compute_capability;
+    let gpu = &host.gpus.first()?.gpu;
     if !host.has_nvswitch() {
         return None;
     }
-    match capability {
+    match gpu.compute_capability {
         80 => Some("a100-nvswitch"),
-        90 if model.starts_with("H200") => Some("h200-nvswitch"),
+        90 if gpu.family() == "H200" => Some("h200-nvswitch"),
         // Measured on 2 to 4. Hosts of 8 are as near by `prior` where others measured them, several hosts nearer.
-        90 if model.starts_with("H100") && hosts == 1 && (2..=4).contains(&host.gpus.len()) => Some("h100-nvswitch"),
+        90 if gpu.family() == "H100" && hosts == 1 && (2..=4).contains(&host.gpus.len()) => Some("h100-nvswitch"),
         100..110 => Some("b200-nvswitch"),
         _ => None,
     }

@@ -11,6 +11,7 @@ mod values;
 use std::ops::Range;
 use std::path::Path;
 
+use collcast_sim::nccl::{NotAVersion, Version};
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::Software;
 
@@ -231,6 +232,18 @@ impl Reader<'_> {
         Err(self.source.unknown_name(name.span.clone(), "a built-in profile", &name.value, &known))
     }
 
+    /// A version of NCCL.
+    fn version(&self, text: &At<String>) -> Result<Version, TopologiesError> {
+        text.value.parse().map_err(|error: NotAVersion| {
+            self.value(
+                &text.span,
+                error.to_string(),
+                "expected a version such as \"2.28.9\"",
+                "leave it out for the newest",
+            )
+        })
+    }
+
     fn cluster(&self, raw: &RawFile, load: Loader<'_>) -> Result<ClusterSpec, TopologiesError> {
         self.check_schema(raw)?;
         let stem =
@@ -244,7 +257,7 @@ impl Reader<'_> {
         };
         if let Some(software) = &raw.software {
             cluster.software = Software {
-                nccl: software.nccl.as_ref().map(|v| v.value.clone()),
+                nccl: software.nccl.as_ref().map(|version| self.version(version)).transpose()?,
                 plugin: software.plugin.as_ref().map(|v| v.value.clone()),
                 env: software.env.iter().flatten().map(|(name, value)| (name.clone(), value.clone())).collect(),
                 multicast_off: software.multicast == Some(false),

@@ -174,8 +174,8 @@ impl<'a> Lines<'a> {
             at += line.len();
             let line = line.trim_end();
             if let Some(version) = line.split("NCCL version ").nth(1) {
-                let version = version.split(['+', ' ']).next().unwrap_or_default();
-                lines.software.nccl.get_or_insert_with(|| version.to_owned());
+                let version = version.split_whitespace().next().and_then(|text| text.parse().ok());
+                lines.software.nccl = lines.software.nccl.or(version);
             }
             if line.starts_with('#') {
                 // nccl-tests: `#  Rank  0 Group  0 Pid 17 on host device  0 [0000:18:00] NVIDIA H100 80GB HBM3`.
@@ -466,7 +466,7 @@ fn cpu(facts: &[&str]) -> (&'static str, &'static str, u32) {
 
 /// GPUs get what they are, NVLinks become counts, NICs the order of their numbers.
 fn finish(host: &mut HostSpec, gpus: Vec<Found<'_>>, product: Option<&str>) {
-    let product = product.and_then(catalogue::by_driver_name);
+    let product = product.and_then(catalogue::by_name);
     let widest = gpus.iter().flat_map(|gpu| &gpu.nvlinks).map(|(_, rate)| rate.gb_per_s()).fold(0.0, f64::max);
     let capability = product.map(|product| product.compute_capability).or_else(|| {
         let fits = |rate: f64| (widest / rate - (widest / rate).round()).abs() < 0.01 && widest >= rate;

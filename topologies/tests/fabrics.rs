@@ -108,6 +108,20 @@ fn the_wrong_nic_can_be_chosen() {
     assert!(by(&[("NCCL_IB_DISABLE", "1"), named]).contains("management"), "{}", by(&[named]));
 }
 
+/// Goal: NICs that NCCL reaches by a plugin alone are not used without it; on InfiniBand its own verbs do.
+#[test]
+fn some_nics_need_a_plugin() {
+    let by = |machine: &str, pair| {
+        let topology = collcast_topologies::load_any(machine, Some(2), None).unwrap();
+        Transport::from_env(&topology, Version::NEWEST, [pair]).map(|transport| transport.interface)
+    };
+    assert_eq!(by("aws-p5", ("NCCL_NET_PLUGIN", "none")), Ok(Interface::Sockets));
+    assert_eq!(by("aws-p5", ("NCCL_NET_PLUGIN", "ofi")), Ok(Interface::Data));
+    assert!(by("aws-p5", ("NCCL_NET", "IB")).unwrap_err().to_string().contains("EFA"));
+    assert_eq!(by("dgx-h100", ("NCCL_NET_PLUGIN", "none")), Ok(Interface::Data));
+    assert_eq!(by("dgx-h100", ("NCCL_NET", "IB")), Ok(Interface::Data));
+}
+
 /// Goal: hosts of different kinds and counts work together. A slow port sets the pace of who must use
 /// it; the search lays no ring through it.
 #[test]

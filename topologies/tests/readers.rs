@@ -360,7 +360,7 @@ fn the_first_example_of_the_contract_loads() {
     let topology = draw(CLUSTER_A);
     assert_eq!(topology.name, "cluster-a");
     assert_eq!(topology.ranks(), 512);
-    assert_eq!(topology.software.nccl.as_deref(), Some("2.28.9"));
+    assert_eq!(topology.software.nccl, "2.28.9".parse().ok());
     assert_eq!(topology.profile.as_deref(), None);
     assert_eq!(topology.hosts()[16].name, "gpu017");
     let leaf = topology.find("leaf0-rail3").unwrap();

@@ -9,7 +9,7 @@ pub(super) fn collective_of_program(name: &str) -> Option<Collective> {
     name.strip_suffix("_perf")?.parse().ok()
 }
 
-/// The collective that a file name speaks of, the longest spelling first.
+/// The collective that a file name speaks of: of several spellings in it the first of the list.
 pub(super) fn collective_in_name(stem: &str) -> Option<Collective> {
     const SPELLINGS: [(&str, Collective); 11] = [
         ("reducescatter", Collective::ReduceScatter),

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use collcast_sim::collective::{Algorithm, Buffers, Collective, Protocol};
+use collcast_sim::collective::{Algorithm, Collective};
 use collcast_sim::measurement::{PeerAccess, Settings};
-use collcast_sim::nccl::{Selection, Version};
-use collcast_sim::units::{Bytes, parse_size};
+use collcast_sim::nccl::{Environment, NcclSettings, Selection, Version};
 
 /// Variables of one run, by name.
 pub(super) type Env = BTreeMap<String, String>;
@@ -24,19 +23,11 @@ pub(super) fn from_env(env: &Env, collective: Collective, notes: &mut Vec<String
     if let Some(text) = env.get("NCCL_ALGO") {
         algorithm(text, collective, &mut settings, notes);
     }
-    if let Some(text) = env.get("NCCL_PROTO").filter(|text| !text.is_empty()) {
-        match Selection::<Protocol>::parse(text.trim(), Version::NEWEST) {
-            Ok((protocols, _)) => settings.protocol = protocols.forced(collective),
-            Err(error) => notes.push(format!("NCCL_PROTO={text}: {error}; ignored")),
-        }
-    }
-    settings.channels = channels(env, collective, notes);
-    settings.buffers = Buffers {
-        ll: size(env, "NCCL_LL_BUFFSIZE", notes),
-        ll128: size(env, "NCCL_LL128_BUFFSIZE", notes),
-        simple: size(env, "NCCL_BUFFSIZE", notes),
-    };
-    settings.threads = count(env, "NCCL_NTHREADS", notes);
+    let told = told(env, notes);
+    settings.protocol = told.protocols.forced(collective);
+    settings.channels = channels(&told, collective);
+    settings.buffers = told.buffers;
+    settings.threads = told.threads;
     let is_on = |name: &str| env.get(name).is_some_and(|value| value.trim() == "1");
     let local = env.get("NCCL_P2P_LEVEL").is_some_and(|level| matches!(level.trim(), "LOC" | "0"));
     if is_on("NCCL_P2P_DISABLE") || local {
@@ -44,6 +35,31 @@ pub(super) fn from_env(env: &Env, collective: Collective, notes: &mut Vec<String
     }
     settings.nics = env.get("NCCL_IB_HCA").map(|text| nics(text)).unwrap_or_default();
     settings
+}
+
+/// What the variables but `NCCL_ALGO`, which is kept as it is written, tell NCCL.
+fn told(env: &Env, notes: &mut Vec<String>) -> NcclSettings {
+    let mut pairs = Vec::new();
+    for (name, value) in env.iter().filter(|(name, _)| *name != "NCCL_ALGO") {
+        let pair = (name.clone(), value.trim().to_owned());
+        match Environment::parse(std::slice::from_ref(&pair), Version::NEWEST) {
+            Ok(_) => pairs.push(pair),
+            Err(error) => notes.push(format!("{error}; ignored")),
+        }
+    }
+    let read = Environment::parse(&pairs, Version::NEWEST).unwrap_or_default();
+    notes.extend(read.warnings);
+    read.settings
+}
+
+/// The number of channels that minimum and maximum leave, where they are alike.
+fn channels(told: &NcclSettings, collective: Collective) -> Option<u32> {
+    let ranges = if is_point_to_point(collective) {
+        vec![(told.min_p2p_channels, told.max_p2p_channels)]
+    } else {
+        vec![(told.min_channels, told.max_channels), (told.min_ctas, told.max_ctas)]
+    };
+    ranges.into_iter().find_map(|(least, most)| least.filter(|_| least == most))
 }
 
 /// `=mlx5_0:1,mlx5_3` names devices with their ports; `^` before excludes what follows.
@@ -87,58 +103,6 @@ fn has_choice(collective: Collective) -> bool {
 
 fn is_point_to_point(collective: Collective) -> bool {
     matches!(collective, Collective::SendRecv | Collective::AllToAll | Collective::Gather | Collective::Scatter)
-}
-
-fn size(env: &Env, name: &str, notes: &mut Vec<String>) -> Option<Bytes> {
-    let text = env.get(name)?;
-    let size = parse_size(text).ok().filter(|size| size.0 > 0);
-    if size.is_none() {
-        notes.push(format!("{name}={text} is not a size; ignored"));
-    }
-    size
-}
-
-fn count(env: &Env, name: &str, notes: &mut Vec<String>) -> Option<u32> {
-    let text = env.get(name)?;
-    match text.trim().parse::<u32>().ok().filter(|&value| value > 0) {
-        None => {
-            notes.push(format!("{name}={text} is not a positive number; ignored"));
-            None
-        }
-        value => value,
-    }
-}
-
-/// Minimum and maximum alike are a forced number; one alone is taken for both, with a note.
-fn channels(env: &Env, collective: Collective, notes: &mut Vec<String>) -> Option<u32> {
-    let pairs: &[[&str; 2]] = if is_point_to_point(collective) {
-        &[["NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS"]]
-    } else {
-        &[
-            ["NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"],
-            ["NCCL_MIN_CTAS", "NCCL_MAX_CTAS"],
-            ["NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS"],
-        ]
-    };
-    for &[min_name, max_name] in pairs {
-        match (count(env, min_name, notes), count(env, max_name, notes)) {
-            (None, None) => {}
-            (Some(min), Some(max)) if min == max => return Some(min),
-            (Some(min), Some(max)) => {
-                notes.push(format!("{min_name}={min} and {max_name}={max} differ; channels taken as NCCL's choice"));
-                return None;
-            }
-            (Some(only), None) => {
-                notes.push(format!("{min_name}={only} alone is taken as {only} channels"));
-                return Some(only);
-            }
-            (None, Some(only)) => {
-                notes.push(format!("{max_name}={only} alone is taken as {only} channels"));
-                return Some(only);
-            }
-        }
-    }
-    None
 }
 
 /// The plain version in `text`: `2.26.2+cuda12.8` and `2.8.4-1` lose their suffix.
@@ -203,7 +167,8 @@ pub(super) fn words(line: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use collcast_sim::collective::{Algorithm, Protocol};
+    use collcast_sim::collective::{Buffers, Protocol};
+    use collcast_sim::units::Bytes;
 
     fn env(pairs: &[(&str, &str)]) -> Env {
         pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -220,7 +185,7 @@ mod tests {
             ("NCCL_MAX_NCHANNELS", "8"),
             ("NCCL_BUFFSIZE", "1048576"),
             ("NCCL_LL_BUFFSIZE", "131072"),
-            ("NCCL_LL128_BUFFSIZE", "4800"),
+            ("NCCL_LL128_BUFFSIZE", "48000"),
             ("NCCL_NTHREADS", "256"),
             ("NCCL_P2P_DISABLE", "1"),
         ]);
@@ -229,7 +194,7 @@ mod tests {
         assert_eq!(settings.nccl_algo, None);
         assert_eq!(settings.protocol, Some(Protocol::Ll128));
         assert_eq!(settings.channels, Some(8));
-        let [ll, ll128, simple] = [128 << 10, 4800, 1 << 20].map(|bytes| Some(Bytes(bytes)));
+        let [ll, ll128, simple] = [128 << 10, 48_000, 1 << 20].map(|bytes| Some(Bytes(bytes)));
         assert_eq!(settings.buffers, Buffers { ll, ll128, simple });
         assert_eq!(settings.threads, Some(256));
         assert_eq!(settings.peer_access, PeerAccess::Off);
@@ -239,17 +204,32 @@ mod tests {
         assert_eq!((settings.algorithm, settings.channels), (None, None));
         assert_eq!(settings.nccl_algo, None);
 
-        let odd = env(&[
-            ("NCCL_ALGO", "allgather:pat"),
-            ("NCCL_PROTO", "^LL"),
-            ("NCCL_MAX_NCHANNELS", "4"),
-            ("NCCL_NTHREADS", "many"),
-        ]);
+        let odd = env(&[("NCCL_ALGO", "allgather:pat"), ("NCCL_PROTO", "^LL"), ("NCCL_BUFFSIZE", "8M")]);
         let settings = from_env(&odd, Collective::AllReduce, &mut notes);
         assert_eq!(settings.algorithm, None);
         assert_eq!(settings.nccl_algo.as_deref(), Some("allgather:pat"));
-        assert_eq!(settings.channels, Some(4));
-        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert_eq!(settings.buffers.simple, None);
+        assert!(matches!(&notes[..], [one] if one.contains("NCCL_BUFFSIZE=8M: 8 bytes")), "{notes:?}");
+    }
+
+    /// Goal: a bound is no forced number, and numbers are read as NCCL reads them.
+    #[test]
+    fn bounds_leave_channels_to_nccl() {
+        for (pairs, channels) in [
+            (&[("NCCL_MAX_NCHANNELS", "32")][..], None),
+            (&[("NCCL_MIN_CTAS", "16")], None),
+            (&[("NCCL_MIN_NCHANNELS", "4"), ("NCCL_MAX_NCHANNELS", "8")], None),
+            (&[("NCCL_MIN_NRINGS", "4"), ("NCCL_MAX_NCHANNELS", "4")], Some(4)),
+            (&[("NCCL_MIN_CTAS", "16"), ("NCCL_MAX_CTAS", "16"), ("NCCL_MAX_NCHANNELS", "32")], Some(16)),
+            (&[("NCCL_MIN_P2P_NCHANNELS", "2"), ("NCCL_MAX_P2P_NCHANNELS", "2")], None),
+        ] {
+            let mut notes = Vec::new();
+            let settings = from_env(&env(pairs), Collective::AllReduce, &mut notes);
+            assert_eq!((settings.channels, notes.len()), (channels, 0), "{pairs:?}: {notes:?}");
+        }
+        let mut notes = Vec::new();
+        let settings = from_env(&env(&[("NCCL_NTHREADS", "100")]), Collective::AllReduce, &mut notes);
+        assert_eq!((settings.threads, notes.len()), (Some(512), 1), "{notes:?}");
     }
 
     /// Goal: every way of writing a version gives the plain one, and prose gives none.

@@ -38,8 +38,6 @@ pub struct Entry {
     pub state: State,
     /// Time on the GPU, ms.
     pub duration_ms: Option<f64>,
-    /// When it was enqueued, nanoseconds since 1970; 0 where nothing says.
-    pub created_ns: u64,
 }
 
 #[derive(Deserialize, Default)]
@@ -52,7 +50,6 @@ struct Raw {
     is_p2p: Flag,
     state: Loose,
     duration_ms: Loose,
-    time_created_ns: Loose,
     input_sizes: Elements,
     output_sizes: Elements,
     input_dtypes: Names,
@@ -161,8 +158,7 @@ impl Builder {
             Loose::Whole(ms) => u32::try_from(ms).ok().map(f64::from),
             _ => None,
         };
-        let created_ns = raw.time_created_ns.count().unwrap_or(0);
-        self.entries.push(Entry { call, sequence, pair, state, duration_ms, created_ns });
+        self.entries.push(Entry { call, sequence, pair, state, duration_ms });
     }
 
     pub(super) fn finish(self, head: &mut Head) -> Vec<Entry> {

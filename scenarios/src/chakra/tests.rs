@@ -317,7 +317,7 @@ fn measured_steps_through_traces() {
     let topology = collcast_topologies::load_any("h200x4", None, None).unwrap();
     let profile = Profile::builtin(topology.profile.as_deref().unwrap()).unwrap();
     let device = crate::device(&topology).unwrap();
-    let version = topology.software.nccl.as_deref().and_then(|v| v.parse().ok());
+    let version = topology.software.nccl;
     let mut settings = Settings { launch: Launch::Processes, version, ..Settings::default() };
     settings.nccl.nvls = Some(false);
     let simulator = Simulator::new(Predictor::new(&topology, &profile), device, settings);

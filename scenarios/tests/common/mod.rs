@@ -23,7 +23,7 @@ impl Machine {
     }
 
     pub(crate) fn simulator(&self) -> Simulator<'_> {
-        let version = self.topology.software.nccl.as_deref().and_then(|v| v.parse().ok());
+        let version = self.topology.software.nccl;
         let mut settings = Settings { launch: Launch::Processes, version, ..Settings::default() };
         settings.nccl.nvls = Some(false); // As the machine was measured.
         Simulator::new(Predictor::new(&self.topology, &self.profile), self.device, settings)

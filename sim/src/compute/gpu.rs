@@ -16,11 +16,6 @@ impl Clock {
     /// The boost clock.
     pub const BOOST: Self = Self(1.0);
 
-    /// The boost clock times `share`, which is held between a hundredth and 1.
-    pub fn of_boost(share: f64) -> Self {
-        Self(if share.is_finite() { share.clamp(0.01, 1.0) } else { 1.0 })
-    }
-
     /// Of the boost clock.
     pub fn share(self) -> f64 {
         self.0

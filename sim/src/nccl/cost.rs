@@ -153,9 +153,6 @@ impl<'a> Model<'a> {
                 if a == COLLNET_DIRECT && !graphs.nvswitch {
                     return Some("it needs NVSwitch");
                 }
-                if reduction.is_some_and(|(op, _)| op == ReduceOp::Avg) {
-                    return Some("the network does not average");
-                }
             }
             PAT => match set.pat {
                 _ if least_cc < 60 => return Some("it needs compute capability 6.0"),
@@ -178,17 +175,18 @@ impl<'a> Model<'a> {
             if graphs.nvls.as_ref().is_none_or(|g| g.channels < 2) {
                 return Some("its graph has less than two channels");
             }
-            if let Some((op, dtype)) = reduction
-                && !nvls_reduces(op, dtype)
-            {
-                return Some("the switch does not reduce this type and operation");
-            }
             if call.collective != Collective::AllReduce && graphs.ranks_per_host.1 > 32 {
                 return Some("it takes at most 32 ranks a host");
             }
             if a == NVLS && several && (!set.collnet || !graphs.collnet) {
                 return Some("across hosts it needs CollNet (NCCL_COLLNET_ENABLE and a network that reduces)");
             }
+        }
+        let in_switches = matches!(a, NVLS | NVLS_TREE | COLLNET_DIRECT | COLLNET_CHAIN);
+        if let Some((op, dtype)) = reduction.filter(|_| in_switches)
+            && let Some(why) = not_in_switches(matches!(a, NVLS | NVLS_TREE), op, dtype)
+        {
+            return Some(why);
         }
         // Gathering and scattering through the network wants a NIC for each rank.
         let heads = graphs.collnet_direct.as_ref().map_or(0, |g| g.channels);
@@ -491,16 +489,14 @@ fn has_kernel(collective: Collective, a: usize, p: usize) -> bool {
     algorithms.contains(&a) && (p == SIMPLE || matches!(a, TREE | RING))
 }
 
-/// Whether the NVSwitch combines values of a type (`ncclNvlsSupported`).
-fn nvls_reduces(op: ReduceOp, dtype: DataType) -> bool {
-    match dtype {
-        DataType::Int32
-        | DataType::Uint32
-        | DataType::Int64
-        | DataType::Uint64
-        | DataType::Float16
-        | DataType::Bfloat16 => matches!(op, ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max),
-        DataType::Float32 | DataType::Float64 => op == ReduceOp::Sum,
-        DataType::Int8 | DataType::Uint8 => false,
+/// Why switches do not combine values of a type by an operation: those of a network, or NVSwitch (`ncclNvlsSupported`).
+pub(crate) fn not_in_switches(nvswitch: bool, op: ReduceOp, dtype: DataType) -> Option<&'static str> {
+    match (op, dtype) {
+        (ReduceOp::Prod | ReduceOp::Avg, _) => Some("switches do sum, min and max"),
+        (_, DataType::Int8 | DataType::Uint8) if nvswitch => Some("NVSwitch has no 8-bit integers"),
+        (ReduceOp::Min | ReduceOp::Max, DataType::Float32 | DataType::Float64) if nvswitch => {
+            Some("NVSwitch only sums 32-bit and 64-bit floats")
+        }
+        _ => None,
     }
 }

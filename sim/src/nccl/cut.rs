@@ -6,7 +6,7 @@
 
 use super::dealing::{Share, cell_bytes, deal};
 use super::old;
-use super::plan::{Dealing, MAX_NVLS_HEADS, Old, Plan, STEPS};
+use super::plan::{Dealing, MAX_CHANNELS, MAX_NVLS_HEADS, Old, Plan, STEPS};
 use super::rules::{Deals, Rules};
 use super::version::Version;
 use crate::call::Call;
@@ -189,10 +189,24 @@ impl Plan {
     /// `src/transport/net.cc`). Where some pairs talk over one, all are taken to run Simple.
     pub fn point_to_point_protocol(call: &Call, limits: &Limits) -> Protocol {
         let most = limits.p2p_channels.1.min(limits.p2p_channels.0).max(1);
-        let largest = call.counts.as_ref().and_then(|c| c.iter().max().copied()).unwrap_or(call.count);
-        let short = largest * call.dtype.size() <= u64::from(most) * (16 << 10);
+        let short = largest_send(call) <= u64::from(most) * LL_SENDS;
         if short && !limits.network { Protocol::Ll } else { Protocol::Simple }
     }
+
+    /// Whether NCCL may have sent by a protocol, whatever the channels of a pair: 1 at least, and all that there are.
+    pub fn may_send(call: &Call, protocol: Protocol) -> bool {
+        let bytes = largest_send(call);
+        if protocol == Protocol::Ll { bytes <= u64::from(MAX_CHANNELS) * LL_SENDS } else { bytes > LL_SENDS }
+    }
+}
+
+/// Most bytes that a channel sends by LL (`NCCL_P2P_LL_THRESHOLD`).
+const LL_SENDS: u64 = 16 << 10;
+
+/// Bytes that the largest send of a call carries.
+fn largest_send(call: &Call) -> u64 {
+    let largest = call.counts.as_ref().and_then(|counts| counts.iter().max().copied()).unwrap_or(call.count);
+    largest * call.dtype.size()
 }
 
 /// The blocks of a call.

@@ -46,4 +46,4 @@ pub use settings::{Environment, NcclSettings};
 pub use transport::{CrossNic, Interface, NicSet, NicsPerGpu, Ports, Transport};
 pub use transport_env::TransportError;
 pub use tuner::{CsvTuner, Tuner, TunerKind};
-pub use version::Version;
+pub use version::{NotAVersion, Version};

@@ -12,6 +12,9 @@ pub const P2P_THREADS: u32 = 640;
 /// Most heads of a host: `NCCL_MAX_NVLS_ARITY`.
 pub const MAX_NVLS_HEADS: usize = 32;
 
+/// Largest number of channels: NCCL's `MAXCHANNELS` since 2.26.
+pub const MAX_CHANNELS: u32 = 64;
+
 /// The part of the channels that a call has, alone or in a group, and how its elements are dealt to them: the last has
 /// what is left.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

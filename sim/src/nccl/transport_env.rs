@@ -30,6 +30,13 @@ pub enum TransportError {
     },
 }
 
+/// Whether NCCL reaches the NICs of a machine through a plugin only.
+fn needs_plugin(topology: &Topology) -> bool {
+    let nics = topology.hosts().iter().flat_map(|host| &host.nics).filter_map(|&n| topology.nic(n));
+    let mut data = nics.filter(|nic| !nic.management).peekable();
+    data.peek().is_some() && data.all(|nic| matches!(nic.kind, LinkKind::Efa | LinkKind::Slingshot))
+}
+
 impl Transport {
     /// The environment variables of [`Self::from_env`].
     pub const VARIABLES: &'static [&'static str] = &[
@@ -39,6 +46,7 @@ impl Transport {
         "NCCL_NET_GDR_LEVEL",
         "NCCL_PXN_DISABLE",
         "NCCL_NET",
+        "NCCL_NET_PLUGIN",
         "NCCL_IB_DISABLE",
         "NCCL_SOCKET_IFNAME",
         "NCCL_SOCKET_NTHREADS",
@@ -71,6 +79,17 @@ impl Transport {
         variables.sort_unstable();
         for (name, value) in variables {
             match name {
+                "NCCL_NET" if value.eq_ignore_ascii_case("ib") && needs_plugin(topology) => {
+                    let (name, value) = (name.to_owned(), value.to_owned());
+                    let expected =
+                        "Socket or the name of the machine's plugin: NCCL's own verbs do not use EFA or Slingshot";
+                    return Err(TransportError::Value { name, value, expected });
+                }
+                "NCCL_NET_PLUGIN" => {
+                    if value.eq_ignore_ascii_case("none") && needs_plugin(topology) {
+                        transport.interface = Interface::Sockets;
+                    }
+                }
                 "NCCL_SOCKET_IFNAME" => socket_name = Some(value.trim_start_matches('=')),
                 // Where the machine does not tell, all are used, and whoever says what is not modelled says so.
                 "NCCL_IB_HCA" => transport.nics = NicSet::of_hcas(topology, value).unwrap_or_default(),

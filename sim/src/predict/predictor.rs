@@ -147,8 +147,7 @@ impl<'a> Predictor<'a> {
 
     /// The version of NCCL whose rules hold: the user's, the machine's, or the newest known.
     pub fn version(&self, settings: &Settings) -> Version {
-        let stated = || self.topology.software.nccl.as_deref().and_then(|text| text.parse().ok());
-        settings.version.or_else(stated).unwrap_or_default().covered().0
+        settings.version.or(self.topology.software.nccl).unwrap_or_default().covered().0
     }
 
     pub(super) fn check_ranks(&self, call: &Call) -> Result<(), PredictError> {
@@ -172,9 +171,9 @@ impl<'a> Predictor<'a> {
             beyond.insert(Reason::Cited(self.profile.name.clone()));
             return beyond;
         }
-        let known = |model: &str| self.profile.gpus.iter().any(|g| model.contains(g.as_str()));
-        let model = self.topology.gpu(self.topology.gpu_of(Rank(0))).map(|g| g.model.as_str()).unwrap_or_default();
-        if !model.is_empty() && !known(model) {
+        let gpu = self.topology.gpu(self.topology.gpu_of(Rank(0)));
+        let (model, family) = gpu.map(|g| (g.model.as_str(), g.family())).unwrap_or_default();
+        if !model.is_empty() && !self.profile.gpus.iter().any(|known| *known == family || known == model) {
             let seen =
                 if self.profile.gpus.is_empty() { "GPUs it does not name" } else { &self.profile.gpus.join(" and ") };
             beyond.insert(Reason::Gpu { seen: seen.to_owned(), here: model.to_owned() });

@@ -4,7 +4,8 @@ use super::error::ScheduleError;
 use super::order::Order;
 use super::valid::valid_algorithms;
 use crate::call::Call;
-use crate::collective::{Algorithm, Collective, DataType, ReduceOp};
+use crate::collective::{Algorithm, Collective};
+use crate::nccl::cost::not_in_switches;
 use crate::nccl::plan::MAX_NVLS_HEADS;
 
 /// Whether an algorithm has a generator for a collective.
@@ -57,15 +58,7 @@ pub fn check_fits(call: &Call, algorithm: Algorithm, order: &Order) -> Result<()
         return Err(ScheduleError::Shape { algorithm, needs, have });
     }
     let (op, dtype) = (call.op, call.dtype);
-    let able = match (op, dtype) {
-        _ if !call.collective.reduces() => None,
-        (ReduceOp::Prod | ReduceOp::Avg, _) => Some("switches do sum, min and max"),
-        (_, DataType::Int8 | DataType::Uint8) if nvls => Some("NVSwitch has no 8-bit integers"),
-        (ReduceOp::Min | ReduceOp::Max, DataType::Float32 | DataType::Float64) if nvls => {
-            Some("NVSwitch only sums 32-bit and 64-bit floats")
-        }
-        _ => None,
-    };
+    let able = if call.collective.reduces() { not_in_switches(nvls, op, dtype) } else { None };
     able.map_or(Ok(()), |able| Err(ScheduleError::InSwitch { algorithm, op, dtype, able }))
 }
 

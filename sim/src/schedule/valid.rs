@@ -2,8 +2,7 @@
 
 use crate::collective::{Algorithm, Collective, Protocol};
 
-/// Largest number of channels: NCCL's `MAXCHANNELS` since 2.26.
-pub const MAX_CHANNELS: u32 = 64;
+pub use crate::nccl::plan::MAX_CHANNELS;
 
 /// Algorithms that have a generator for a collective.
 pub fn valid_algorithms(collective: Collective) -> &'static [Algorithm] {

@@ -27,7 +27,8 @@ pub fn toml(listed: &Listed) -> String {
     let software = &cluster.software;
     if *software != collcast_sim::topology::Software::default() {
         out.push_str("\n[software]\n");
-        for (key, value) in [("nccl", &software.nccl), ("plugin", &software.plugin)] {
+        let nccl = software.nccl.map(|version| version.to_string());
+        for (key, value) in [("nccl", &nccl), ("plugin", &software.plugin)] {
             if let Some(value) = value {
                 let _ = writeln!(out, "{key} = {}", quoted(value));
             }

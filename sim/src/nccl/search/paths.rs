@@ -48,8 +48,8 @@ fn kind_of(class: PathClass) -> u8 {
     (0..kind::DIS).find(|&k| self::class(k) == class).unwrap_or(kind::SYS)
 }
 
-/// Channels up to which NIC choices are followed (`MAXCHANNELS`).
-pub(super) const MAX_CHANNELS: usize = 64;
+/// Channels up to which NIC choices are followed.
+pub(super) const MAX_CHANNELS: usize = crate::nccl::plan::MAX_CHANNELS as usize;
 
 /// A way from a node to a target; no links and [`kind::DIS`] where there is none.
 #[derive(Clone, Debug)]

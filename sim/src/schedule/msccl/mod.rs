@@ -1,10 +1,10 @@
 //! MSCCL XML: algorithms that strangers bring, and ours in their form.
 //!
-//! One file is one algorithm for one number of ranks: for each GPU thread blocks with at most
-//! one peer to send to and one to receive from, for each block a list of steps over chunks, with
-//! dependencies between blocks of a GPU. [`Imported::parse`] reads and checks it, and
+//! One file is one algorithm for one number of ranks. Each GPU has thread blocks with at most
+//! one peer to send to and one to receive from. Each block has a list of steps over chunks, and
+//! may wait for other blocks of its GPU. [`Imported::parse`] reads and checks it, and
 //! [`Imported::schedule`] makes a [`Schedule`] of it, which is proved, timed and run like any
-//! other; [`export`] writes any schedule. Pure functions between text and schedules: whoever
+//! other. [`export`] writes any schedule. Pure functions between text and schedules: whoever
 //! calls them opens the files.
 //!
 //! The buffer is cut into `nchunksperloop` chunks. Where a chunk is larger than a step of the

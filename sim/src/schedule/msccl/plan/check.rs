@@ -4,7 +4,7 @@
 //! block have met (`nop`) between data and what tells of it; and no two thread blocks touch a chunk in an undefined order
 //! (happens-before by vector clocks). A plan has no choice by time, so neither data nor order depend on the run.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 
 use thiserror::Error;
@@ -60,9 +60,9 @@ struct Machine<'p> {
     plan: &'p Plan,
     cells: HashMap<Address, Cell>,
     /// By rank and channel of it: clocks of signals that wait there.
-    signals: HashMap<Numbered, VecDeque<Clock>>,
+    signals: BTreeMap<Numbered, VecDeque<Clock>>,
     /// By rank and semaphore.
-    semaphores: HashMap<Numbered, VecDeque<Clock>>,
+    semaphores: BTreeMap<Numbered, VecDeque<Clock>>,
     /// The other end of each channel.
     ends: HashMap<Numbered, Numbered>,
     /// The rank of each thread block.
@@ -82,8 +82,8 @@ impl Plan {
         let mut machine = Machine {
             plan: self,
             cells: HashMap::new(),
-            signals: HashMap::new(),
-            semaphores: HashMap::new(),
+            signals: BTreeMap::new(),
+            semaphores: BTreeMap::new(),
             ends: ends(self).map_err(of)?,
             ranks: self.gpus.iter().flat_map(|gpu| gpu.threadblocks.iter().map(|_| gpu.id)).collect(),
         };
@@ -142,7 +142,7 @@ impl Plan {
 /// The n-th channel of a rank to another ends in the n-th back.
 fn ends(plan: &Plan) -> Result<HashMap<Numbered, Numbered>, String> {
     let ranks = plan.gpus.len() as u32;
-    let mut by_pair: HashMap<(u32, u32), Vec<u32>> = HashMap::new();
+    let mut by_pair: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for (rank, gpu) in (0..).zip(&plan.gpus) {
         if gpu.id != rank {
             return Err(format!("gpu {} stands where gpu {rank} should", gpu.id));
