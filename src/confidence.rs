@@ -7,8 +7,7 @@ use std::fmt;
 use collcast_reports::model::Status;
 use collcast_sim::call::Call;
 use collcast_sim::collective::{Collective, Protocol};
-use collcast_sim::domain::{Beyond, Reason};
-use collcast_sim::nccl::{Interface, Version};
+use collcast_sim::domain::{Basis, Beyond};
 use collcast_sim::predict::{Prediction, Settings};
 use collcast_sim::profile::{Profile, Spread};
 use collcast_sim::topology::Topology;
@@ -36,12 +35,12 @@ impl Level {
 
     /// That of an answer where nearly all healthy machines are `within` a share of what is expected: low beyond what the
     /// profile was measured on, and at most medium where its constants are cited.
-    pub fn of(within: f64, beyond: &Beyond) -> Self {
+    pub fn of(within: f64, basis: Basis) -> Self {
         let known = Self::WITHIN.iter().find(|(most, _)| within <= *most).map_or(Self::Low, |(_, level)| *level);
-        match () {
-            () if beyond.basis() == "extrapolated" => Self::Low,
-            () if beyond.is_empty() => known,
-            () => known.min(Self::Medium),
+        match basis {
+            Basis::Predicted => known,
+            Basis::Cited => known.min(Self::Medium),
+            Basis::Extrapolated => Self::Low,
         }
     }
 }
@@ -78,6 +77,8 @@ enum Unseen {
 pub struct Grounds {
     /// How they go beyond what the profile was made with.
     pub beyond: Beyond,
+    /// What they rest on: not extrapolated where published runs, as far from the profile, say how far off that was.
+    pub basis: Basis,
     /// How far such forecasts were off, at small or large sizes: standard deviations of ln(measured / expected).
     errors: BTreeMap<(Part, Unseen), f64>,
     /// Whether computation runs beside the calls.
@@ -126,11 +127,12 @@ impl<'a> From<&'a Prediction> for Said<'a> {
     }
 }
 
-/// Ends of the 90% interval of a forecast of a call, in us.
+/// Ends of the 90% interval of a forecast of a call, in us; no call takes less than its bytes need.
 pub fn interval_us(on: On<'_>, call: &Call, prediction: &Prediction) -> (f64, f64) {
     let said = Said::from(prediction);
     let (low, high) = Grounds::of(on, (call.collective, call.ranks), said).interval(said.interval);
-    (prediction.time.as_us() * low, prediction.time.as_us() * high)
+    let [low, high] = [low, high].map(|part| prediction.time.as_us() * part);
+    (low.max(prediction.bound.time.as_us()), high)
 }
 
 impl Grounds {
@@ -138,35 +140,33 @@ impl Grounds {
     pub fn of(on: On<'_>, (collective, ranks): (Collective, u32), said: Said<'_>) -> Self {
         let On { topology, profile, settings } = on;
         let part = match said.bound {
-            "latency" | "launch rate" => Part::Small,
+            // Messages bound small sizes; what proxies copy is bytes, but seldom what NCCL chooses for large ones.
+            "latency" | "launch rate" | "proxy threads" => Part::Small,
             _ if said.busy < PLATEAU => Part::Middle,
             _ => Part::Large,
         };
-        let mut beyond = said.beyond.clone();
-        let known = match beyond.is_empty() && !profiles::fitted_to_published(&profile.name) {
+        let mut basis = said.beyond.basis();
+        let known = match basis == Basis::Predicted && !profiles::fitted_to_published(&profile.name) {
             true => (Unseen::HeldBack, (said.interval.1 / said.interval.0).ln() / INTERVAL),
             false => {
-                let stated = || topology.software.nccl.as_deref().and_then(|text| text.parse().ok());
-                let version: Version = settings.version.or_else(stated).unwrap_or_default();
-                let tcp = settings.transport.interface != Interface::Data;
-                let kind = Kind::of(topology, collective, ranks, version, tcp);
+                let kind = Kind::of(topology, (collective, ranks), settings);
                 let unseen = kind.unseen();
-                if beyond.basis() == "extrapolated" && unseen.is_some_and(|unseen| unseen.covers(ranks, &beyond)) {
-                    beyond.insert(Reason::Unseen);
+                if unseen.is_some_and(|unseen| unseen.covers(ranks, said.beyond)) {
+                    basis = basis.min(Basis::Cited);
                 }
                 let doubt = unseen.map_or(Doubt::UNKNOWN, |unseen| unseen.doubt);
                 (Unseen::Published(kind), doubt.of(part))
             }
         };
         let errors = BTreeMap::from([((part, known.0), known.1)]);
-        Self { beyond, errors, overlapped: false }
+        Self { beyond: said.beyond.clone(), basis, errors, overlapped: false }
     }
 
     /// The 90% interval of a forecast of these grounds alone, as parts of its time: what such forecasts of runs that
     /// others published were off by, where they are what is known; else the profile's own account.
     pub fn interval(&self, own: (f64, f64)) -> (f64, f64) {
         match self.errors.first_key_value() {
-            Some(((_, Unseen::Published(_)), error)) if self.beyond.basis() != "extrapolated" => {
+            Some(((_, Unseen::Published(_)), error)) if self.basis != Basis::Extrapolated => {
                 let half = error * INTERVAL / 2.0;
                 ((-half).exp(), half.exp())
             }
@@ -211,7 +211,7 @@ impl Grounds {
                 }
             },
         };
-        let level = Level::of(within, &self.beyond);
+        let level = Level::of(within, self.basis);
         self.told(if self.overlapped { level.min(Level::Medium) } else { level }, errors)
     }
 
@@ -222,7 +222,7 @@ impl Grounds {
         Trust {
             status: if level == Level::Low { Status::Warning } else { Status::Ok },
             confidence: format!("{level}: {}", reasons.join("; ")),
-            basis: self.beyond.basis().to_owned(),
+            basis: self.basis.name().to_owned(),
         }
     }
 }
@@ -237,16 +237,18 @@ fn off(error: f64) -> String {
 
 impl FromIterator<Grounds> for Grounds {
     fn from_iter<I: IntoIterator<Item = Grounds>>(all: I) -> Self {
-        let (mut beyond, mut errors, mut overlapped) = (Vec::new(), BTreeMap::new(), false);
+        let (mut beyond, mut basis, mut errors, mut overlapped) =
+            (Vec::new(), Basis::default(), BTreeMap::new(), false);
         for grounds in all {
             beyond.push(grounds.beyond);
+            basis = basis.max(grounds.basis);
             overlapped |= grounds.overlapped;
             for (key, error) in grounds.errors {
                 let most: &mut f64 = errors.entry(key).or_insert(error);
                 *most = most.max(error);
             }
         }
-        Self { beyond: beyond.into_iter().collect(), errors, overlapped }
+        Self { beyond: beyond.into_iter().collect(), basis, errors, overlapped }
     }
 }
 
@@ -257,22 +259,15 @@ mod tests {
     /// Goal: only what was measured is called high; what goes beyond its measurements is always low.
     #[test]
     fn levels_follow_errors_and_reach() {
-        let with = |reasons: &[Reason]| {
-            let mut beyond = Beyond::default();
-            reasons.iter().for_each(|reason| beyond.insert(reason.clone()));
-            beyond
-        };
-        let (none, cited) = (with(&[]), with(&[Reason::Cited("prior".to_owned())]));
-        let far = with(&[Reason::Hosts, Reason::Switches]);
-        for (within, beyond, level) in [
-            (0.15, &none, Level::High),
-            (0.16, &none, Level::Medium),
-            (0.31, &none, Level::Low),
-            (0.01, &cited, Level::Medium),
-            (0.31, &cited, Level::Low),
-            (0.01, &far, Level::Low),
+        for (within, basis, level) in [
+            (0.15, Basis::Predicted, Level::High),
+            (0.16, Basis::Predicted, Level::Medium),
+            (0.31, Basis::Predicted, Level::Low),
+            (0.01, Basis::Cited, Level::Medium),
+            (0.31, Basis::Cited, Level::Low),
+            (0.01, Basis::Extrapolated, Level::Low),
         ] {
-            assert_eq!(Level::of(within, beyond), level, "{within} {beyond}");
+            assert_eq!(Level::of(within, basis), level, "{within} {basis:?}");
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use collcast_hwbackend::read::ENVIRONMENT;
 use collcast_reports::model::Input;
 use collcast_sim::collective::Launch;
-use collcast_sim::domain::Beyond;
+use collcast_sim::domain::Basis;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::nccl::search::Given;
 use collcast_sim::nccl::settings::SettingsError;
@@ -232,8 +232,8 @@ impl Site {
     }
 
     /// What an answer says first: machine, version, launch mode, profile, and what was assumed.
-    pub fn notes(&self, beyond: &Beyond) -> Vec<String> {
-        let mut lines = assumptions(&self.topology, &self.profile, self.settings(), beyond);
+    pub fn notes(&self, basis: Basis) -> Vec<String> {
+        let mut lines = assumptions(&self.topology, &self.profile, self.settings(), basis);
         lines.extend(self.why.clone());
         lines.extend(self.told.notes.iter().cloned());
         lines
@@ -273,7 +273,7 @@ pub struct Told {
 pub fn told(topology: &Topology, nccl: Option<&str>, env: &[(String, String)]) -> Result<Told, Error> {
     let version = match nccl {
         Some(text) => Some(Version::asked(text).map_err(|e| Error::usage(format!("--nccl: {e}"), Version::known()))?),
-        None => topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
+        None => topology.software.nccl,
     };
     let (rules, note) = version.unwrap_or_default().covered();
     let mut pairs = topology.software.env.clone();
@@ -347,10 +347,9 @@ pub(crate) fn made_of(evidence: &str) -> String {
 }
 
 /// Machine, version, launch mode, profile, and what the machine assumes.
-pub fn assumptions(topology: &Topology, profile: &Profile, settings: &Settings, beyond: &Beyond) -> Vec<String> {
+pub fn assumptions(topology: &Topology, profile: &Profile, settings: &Settings, basis: Basis) -> Vec<String> {
     let version = settings.version.unwrap_or_default();
-    let stated = topology.software.nccl.as_deref().and_then(|text| text.parse::<Version>().ok()).is_some();
-    let nccl = if stated { version.to_string() } else { format!("{version} rules") };
+    let nccl = if topology.software.nccl.is_some() { version.to_string() } else { format!("{version} rules") };
     let mut lines = vec![
         format!(
             "topology {}: {}; NCCL {nccl}; launch {}{}",
@@ -364,7 +363,7 @@ pub fn assumptions(topology: &Topology, profile: &Profile, settings: &Settings, 
             profile.name,
             if topology.profile.is_none() && profile.name == "prior" { " (the machine names none)" } else { "" },
             made_of(&profile.evidence),
-            if beyond.basis() == "extrapolated" { "; EXTRAPOLATED beyond what it was made with" } else { "" }
+            if basis == Basis::Extrapolated { "; EXTRAPOLATED beyond what it was made with" } else { "" }
         ),
     ];
     lines.extend(topology.assumptions.iter().map(|a| format!("assumed: {a}")));

@@ -308,6 +308,67 @@ fn more_channels_than_usual_are_forecast() {
     }
 }
 
+/// A log of nccl-tests as forecasts of two hosts of 8 H100 would be, each time as many times as long as `times` says of its size.
+fn log(sizes: &str, (gpu, hosts): (&str, [usize; 2]), times: impl Fn(u64) -> f64) -> String {
+    let (_, good, err) = collcast(&["sweep", "dgx-h100", "--nodes", "2", "--format", "json", "-s", sizes]);
+    let good: Value = serde_json::from_str(&good).unwrap_or_else(|e| panic!("{e}: {err}"));
+    let mut text = "# Collective test starting: all_reduce_perf\n# Using devices\n".to_owned();
+    let places = (1..).zip(hosts).flat_map(|(host, gpus)| (0..gpus).map(move |gpu| (host, gpu)));
+    for (rank, (host, device)) in places.enumerate() {
+        text += &format!(
+            "#  Rank {rank:2} Group  0 Pid {rank} on node{host} device {device} [0000:{device:02x}:00] {gpu}\n"
+        );
+    }
+    text += "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n";
+    let ranks = hosts.iter().sum::<usize>() as f64;
+    for row in good["rows"].as_array().unwrap() {
+        let (size, time) = (row["size_bytes"].as_u64().unwrap(), row["time_us"].as_f64().unwrap());
+        let time = time * times(size);
+        let rate = size as f64 / time / 1e3;
+        let half = format!("{time:.2} {rate:.2} {:.2} 0", rate * 2.0 * (ranks - 1.0) / ranks);
+        text += &format!("{size} {} float sum -1 {half} {half}\n", size / 4);
+    }
+    text
+}
+
+/// Goal: a machine is called slow by one large size, and is not judged where the run is of other GPUs, of hosts that differ, or
+/// faster than such a machine can be; one size far off is named.
+#[test]
+fn runs_of_other_machines_are_not_judged() {
+    const H100: (&str, [usize; 2]) = ("NVIDIA H100 80GB HBM3", [8, 8]);
+    let folder = tempfile::tempdir().unwrap();
+    let said = |text: &str| {
+        let file = folder.path().join("run.log");
+        std::fs::write(&file, text).unwrap();
+        let (code, out, err) = collcast(&["validate", &file.display().to_string(), "-t", "dgx-h100", "--no-doctor"]);
+        (code, format!("{out}{err}"))
+    };
+    let sizes = "1M:8G:2";
+    for (text, expected, parts) in [
+        (log(sizes, H100, |_| 1.0), 0, &["ok: healthy"][..]),
+        (log("8G", H100, |_| 2.0), 1, &["failed: slow", "50%"]),
+        (log(sizes, ("NVIDIA H20", [8, 8]), |_| 1.4), 0, &["cannot tell", "NVIDIA H20", "name the machine"]),
+        (log(sizes, ("NVIDIA H100 PCIe", [8, 8]), |_| 1.4), 0, &["cannot tell", "name the machine"]),
+        (log(sizes, ("NVIDIA H100 80GB HBM3", [8, 4]), |_| 1.0), 0, &["4 and 8 ranks", "cannot tell"]),
+        (log(sizes, H100, |_| 0.2), 0, &["cannot tell", "5.0 times as fast", "name the machine"]),
+        (
+            log(sizes, H100, |size| if size == 1 << 30 { 3.0 } else { 1.0 }),
+            0,
+            &["cannot tell", "1 GiB alone reaches 33%"],
+        ),
+    ] {
+        let (code, said) = said(&text);
+        assert_eq!(code, expected, "{said}");
+        assert!(parts.iter().all(|part| said.contains(part)), "{parts:?}: {said}");
+    }
+    // As containers and `kubectl logs --timestamps` print it.
+    let plain = log(sizes, H100, |_| 1.0);
+    for tag in ["2026-05-01T10:00:00.123456789Z ", "trainer-0  | "] {
+        let (code, said) = said(&plain.lines().map(|line| format!("{tag}{line}\n")).collect::<String>());
+        assert!(code == 0 && said.contains("ok: healthy"), "{tag}: {said}");
+    }
+}
+
 /// Goal: where small calls alone are slow, the verdict says up to which size, and sends to the host, not to its links.
 #[test]
 fn slow_small_calls_are_the_hosts() {

@@ -34,9 +34,29 @@ pub enum Reason {
     Choice(Algorithm, Protocol),
     /// The constants of reduction and multicast in switches are cited.
     Switches,
-    /// Runs of such ranks, choices and launch modes were forecast by profiles that had seen none of them either: how far off
-    /// those were is known.
-    Unseen,
+}
+
+/// What predictions rest on, the surest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Basis {
+    /// Measured constants.
+    #[default]
+    Predicted,
+    /// Cited constants.
+    Cited,
+    /// Measurements of something else.
+    Extrapolated,
+}
+
+impl Basis {
+    /// The name in files and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Predicted => "predicted",
+            Self::Cited => "cited",
+            Self::Extrapolated => "extrapolated",
+        }
+    }
 }
 
 /// All ways in which predictions go beyond their profile; none where everything was measured.
@@ -63,7 +83,7 @@ impl Beyond {
     }
 
     /// Whether the profile's evidence is not of such calls on such a machine, whatever is known of switches.
-    pub fn extrapolated(&self) -> bool {
+    pub fn unmeasured(&self) -> bool {
         self.0.iter().any(|reason| *reason != Reason::Switches)
     }
 
@@ -82,20 +102,15 @@ impl Beyond {
         self.0.contains(&Reason::Switches)
     }
 
-    /// What the predictions rest on: `predicted` from measured constants, `cited` ones, or `extrapolated` from measurements
-    /// of something else.
-    pub fn basis(&self) -> &'static str {
-        let unseen = self.0.contains(&Reason::Unseen);
-        let far = |reason: &Reason| match reason {
-            Reason::Cited(_) | Reason::Switches | Reason::Unseen => false,
-            Reason::Ranks { .. } | Reason::Launch(_) | Reason::Choice(..) => !unseen,
-            Reason::Gpu { .. } | Reason::Hosts => true,
+    /// What the predictions rest on.
+    pub fn basis(&self) -> Basis {
+        let of = |reason: &Reason| match reason {
+            Reason::Cited(_) | Reason::Switches => Basis::Cited,
+            Reason::Gpu { .. } | Reason::Hosts | Reason::Ranks { .. } | Reason::Launch(_) | Reason::Choice(..) => {
+                Basis::Extrapolated
+            }
         };
-        match self.0.iter().any(far) {
-            true => "extrapolated",
-            false if self.is_empty() => "predicted",
-            false => "cited",
-        }
+        self.0.iter().map(of).max().unwrap_or_default()
     }
 
     fn named<T: ToString>(&self, of: impl Fn(&Reason) -> Option<T>) -> Option<String> {
@@ -110,12 +125,7 @@ impl Beyond {
 
 impl FromIterator<Beyond> for Beyond {
     fn from_iter<I: IntoIterator<Item = Beyond>>(all: I) -> Self {
-        let all: Vec<Beyond> = all.into_iter().collect();
-        // What is known of one call says nothing of another.
-        let known = all.iter().all(|beyond| beyond.basis() != "extrapolated");
-        let mut reasons: BTreeSet<Reason> = all.into_iter().flat_map(|beyond| beyond.0).collect();
-        reasons.retain(|reason| known || *reason != Reason::Unseen);
-        Self(reasons)
+        Self(all.into_iter().flat_map(|beyond| beyond.0).collect())
     }
 }
 
@@ -166,8 +176,6 @@ mod tests {
             (vec![gpu(), gpu()], "extrapolated", "the profile was measured on H200, not H100-SXM5-80GB"),
             (vec![choice(Protocol::Ll128)], "extrapolated", "no row of tree/ll128 was measured"),
             (vec![Reason::Launch(Launch::Graph)], "extrapolated", "no row of launch graph was measured"),
-            (vec![ranks(8), Reason::Unseen], "cited", "the profile was measured over 2 to 4 ranks, not 8"),
-            (vec![Reason::Hosts, Reason::Unseen], "extrapolated", "the profile was measured inside one host"),
             (
                 vec![ranks(8), ranks(16), Reason::Hosts, choice(Protocol::Ll)],
                 "extrapolated",
@@ -180,19 +188,7 @@ mod tests {
             ),
         ] {
             let beyond = Beyond(reasons.into_iter().collect());
-            assert_eq!((beyond.basis(), beyond.to_string().as_str()), (basis, text));
+            assert_eq!((beyond.basis().name(), beyond.to_string().as_str()), (basis, text));
         }
-    }
-
-    /// Goal: what is known of one call says nothing of another.
-    #[test]
-    fn what_unseen_runs_tell_stays_with_their_call() {
-        let of = |reasons: &[Reason]| Beyond(reasons.iter().cloned().collect());
-        let ranks = |here| Reason::Ranks { seen: [2, 4], here };
-        let known = of(&[ranks(8), Reason::Unseen]);
-        let both: Beyond = [known.clone(), of(&[])].into_iter().collect();
-        assert_eq!(both.basis(), "cited");
-        let both: Beyond = [known, of(&[ranks(16)])].into_iter().collect();
-        assert_eq!(both.basis(), "extrapolated");
     }
 }

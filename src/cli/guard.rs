@@ -61,6 +61,13 @@ impl GuardArgs {
                 "add --expect MACHINE or --expect-from FILE",
             )?;
         }
+        if let Some(missing) = self.expect_from.iter().find(|path| !path.exists()) {
+            let message = format!("--expect-from {}: there is no such file or folder", missing.display());
+            return Err(Error::usage(
+                message,
+                "give results of `collcast bench` or nccl-tests that are known to be good",
+            ));
+        }
         self.gate.gate().map(|_| ())
     }
 

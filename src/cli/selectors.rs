@@ -68,6 +68,12 @@ pub(crate) struct GateArgs {
 impl GateArgs {
     pub(crate) fn gate(&self) -> Result<Gate, Error> {
         let fail_below = self.fail_below.as_deref().map(|text| values::percent("--fail-below", text)).transpose()?;
+        if fail_below.is_some_and(|share| !(0.01..=1.0).contains(&share)) {
+            return Err(Error::usage(
+                "--fail-below is no share of a bandwidth",
+                "take 1% to 100%, such as --fail-below 85%",
+            ));
+        }
         Ok(Gate { fail_below, require_pass: self.require_pass })
     }
 }

@@ -79,7 +79,7 @@ pub fn group(site: &Site, request: &Request) -> Result<Outcome, Error> {
     let (low, high) = (grounds.iter().map(|of| of.interval(said.interval)))
         .fold((1.0, 1.0), |(low, high): (f64, f64), (l, h)| (low.min(l), high.max(h)));
     let grounds: Grounds = grounds.into_iter().collect();
-    let mut notes = site.notes(&grounds.beyond);
+    let mut notes = site.notes(grounds.basis);
     notes.push("one kernel; left out: what the host takes to plan a group".to_owned());
     if p.beyond.switches() {
         notes.push(UNMEASURED_SWITCHES.to_owned());

@@ -107,7 +107,7 @@ pub fn merged(
         .collect();
     let explained = if explain { explain::explain(parts, &predictors)? } else { Vec::new() };
     let grounds: Grounds = rows.iter().map(|row| row.grounds.clone()).collect();
-    let mut notes = assumptions(&last.topology, &last.profile, first.settings(), &grounds.beyond);
+    let mut notes = assumptions(&last.topology, &last.profile, first.settings(), grounds.basis);
     notes.extend(last.why.clone());
     notes.extend(first.told.notes.iter().cloned());
     notes.extend(rows.first().and_then(|row| row.query.split_note()));

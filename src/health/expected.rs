@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use collcast_sim::domain::Beyond;
-use collcast_sim::nccl::{Interface, Version};
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 
@@ -37,11 +36,7 @@ fn run(sizes: &BTreeMap<u64, Vec<&Judged<'_>>>, topology: &Topology, profile: &P
     let first = *sizes.values().next()?.first()?;
     let row = first.row;
     let beyond: Beyond = sizes.values().flatten().map(|j| j.prediction.beyond.clone()).collect();
-    let tcp = first.question.settings.transport.interface != Interface::Data;
-    let version = first.question.settings.version;
-    let stated = || topology.software.nccl.as_deref().and_then(|text| text.parse().ok());
-    let version: Version = version.or_else(stated).unwrap_or_default();
-    let kind = Kind::of(topology, row.collective, row.ranks, version, tcp);
+    let kind = Kind::of(topology, (row.collective, row.ranks), &first.question.settings);
     let doubt = kind.unseen().map_or(Doubt::UNKNOWN, |unseen| unseen.doubt);
     Some(Run {
         file: row.origin.file.clone(),

@@ -1,11 +1,14 @@
 //! Judges bands of sizes.
 
+use std::ops::Range;
+
 use collcast_sim::collective::{Collective, Launch};
 use serde::Serialize;
 
 use super::kind::Kind;
 use super::part::{Part, State};
 use super::run::{Point, Run};
+use crate::bands::band;
 use crate::noise;
 use crate::statistics::{median, robust_deviation, upper_quantile};
 
@@ -166,7 +169,7 @@ const NEAR: u64 = 16;
 /// Times the expected time of the smallest size up to which a size counts as small.
 const SMALL: f64 = 2.0;
 /// Sizes from which on parts of a band are judged too, and how many make its end.
-const HALVED: usize = 6;
+const HALVED: usize = 5;
 const END: usize = 2;
 /// A band passes where a deficit as large as this would have shown: 15% of the bandwidth at large sizes, half as much
 /// time again in the middle, a doubled latency at small ones.
@@ -198,13 +201,22 @@ fn excess(point: &Point) -> f64 {
     logs.sum::<f64>() / point.measured_us.len() as f64
 }
 
-/// Share of each size's expected time that does not grow with it, from the size below; all of it at the smallest.
+/// Times as fast as a forecast as no healthy machine of the kind is at large sizes: published ones reach 1.3 times at most.
+pub const TOO_FAST: f64 = 1.5;
+/// Share of the expected bandwidth below which a large size alone makes a run doubtful: no row of a healthy run was seen there.
+const FAR: f64 = 0.57;
+/// Size from which a call is bound by bandwidth, where no smaller one tells: ring steps over 1,000 ranks carry 1 MiB.
+const LARGE_ALONE: u64 = 1 << 30;
+
+/// Share of each size's expected time that does not grow with it, from the size below; all of it at the smallest, unless that
+/// is large by itself.
 fn latency_shares(points: &[Point]) -> Vec<f64> {
     let share = |pair: &[Point]| {
         let slope = (pair[1].expected_us - pair[0].expected_us) / (pair[1].size_bytes - pair[0].size_bytes) as f64;
         (1.0 - slope * pair[1].size_bytes as f64 / pair[1].expected_us).clamp(0.0, 1.0)
     };
-    std::iter::once(1.0).chain(points.windows(2).map(share)).collect()
+    let first = points.first().map(|p| if p.size_bytes >= LARGE_ALONE { 0.0 } else { 1.0 });
+    first.into_iter().chain(points.windows(2).map(share)).collect()
 }
 
 /// The part of each size.
@@ -241,13 +253,23 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
         () if bands.iter().any(|b| b.state == State::Slow) => State::Unsure,
         () => large.or_else(|| bands.iter().map(|b| b.state).max())?,
     };
+    // What is faster than any such machine is of another one.
+    let too_fast = |band: &Band| run.kind.is_some() && band.part == Part::Large && band.share > TOO_FAST;
+    let state = if bands.iter().any(too_fast) { state.max(State::Unsure) } else { state };
+    // One size that far off may be a disturbance, or not.
+    let far = |(point, part): (&Point, &Part)| *part == Part::Large && (-excess(point)).exp() < FAR;
+    let state = if run.points.iter().zip(&parts).any(far) { state.max(State::Unsure) } else { state };
     let factor = run.collective.bus_factor(run.ranks) / 1e3;
     let line = |(point, &part): (&Point, &Part)| {
         let band = bands.iter().find(|b| b.part == part)?;
         let expected = point.size_bytes as f64 * factor / point.expected_us;
         let share = (-excess(point)).exp();
-        let slow = band.state == State::Slow && !band.unsteady && share >= limits.of_part(part);
-        let state = if slow { State::Pass } else { band.state };
+        // A size of its own may be as it should be in a slow band, and not in one that passes.
+        let state = match band.state {
+            State::Slow if !band.unsteady && share >= limits.of_part(part) => State::Pass,
+            State::Pass if share < band.low => State::Unsure,
+            state => state,
+        };
         let (busbw_gbps, low_gbps) = (expected * share, expected * band.low);
         let time_us = point.expected_us / share;
         Some(Line {
@@ -299,27 +321,34 @@ fn judge_band(part: Part, points: &[(&Point, f64)], run: &Run, limits: Limits, a
         1..HALVED => vec![whole],
         _ => vec![whole, 0..count / 2, count / 2..count, count - END..count],
     };
-    let judged: Vec<Band> = pieces
-        .into_iter()
-        .map(|piece| judge_piece(part, (&points[piece.clone()], piece.len() == count), run, limits, alarm))
-        .collect();
+    // Noise is that of the sizes in the middle, also of pieces: by themselves they would be told by their noise.
+    let noise = noise::known(&[Some(run.launch)], band(points[count / 2].0.size_bytes)).offset;
+    let judge = |piece: Range<usize>| {
+        judge_piece(part, (&points[piece.clone()], piece.len() == count, noise), run, limits, alarm)
+    };
+    let judged: Vec<Band> = pieces.into_iter().map(judge).collect();
     let beyond = |band: &&Band| band.share / band.low;
     let slow = judged.iter().filter(|b| b.state == State::Slow).min_by(|a, b| beyond(a).total_cmp(&beyond(b)));
     slow.or(judged.first()).cloned()
 }
 
-fn judge_piece(part: Part, (points, whole): (&[(&Point, f64)], bool), run: &Run, limits: Limits, alarm: f64) -> Band {
+fn judge_piece(
+    part: Part,
+    (points, whole, noise): (&[(&Point, f64)], bool, f64),
+    run: &Run,
+    limits: Limits,
+    alarm: f64,
+) -> Band {
     let middle = median(points.iter().map(|(p, _)| excess(p)).collect());
     let scatter = scatter(points, part, run.collective);
     let place = part as usize;
-    let known = noise::known(&[Some(run.launch)], part as u8).offset;
+    let size = |point: Option<&(&Point, f64)>| point.map_or(0, |(p, _)| p.size_bytes);
     let doubt = doubt(part, points, run);
-    let spread = (doubt * doubt + known * known + 1.57 * scatter * scatter / points.len() as f64).sqrt();
+    let spread = (doubt * doubt + noise * noise + 1.57 * scatter * scatter / points.len() as f64).sqrt();
     let unsteady = whole && points.len() >= SCATTERED && scatter > UNSTEADY[place];
     let standard = if part == Part::Large { alarm } else { alarm.max(HEAVY_TAIL) };
     let slow = middle > (standard * spread).max(-limits.of_part(part).ln()) || unsteady;
     let passes = middle + ONE_SIDED * spread <= -WOULD_SHOW[place].ln();
-    let size = |point: Option<&(&Point, f64)>| point.map_or(0, |(p, _)| p.size_bytes);
     Band {
         part,
         from_bytes: size(points.first()),

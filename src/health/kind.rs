@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 use collcast_sim::collective::Collective;
 use collcast_sim::domain::{Beyond, Reason};
 use collcast_sim::ids::{HostId, Rank};
-use collcast_sim::nccl::Version;
+use collcast_sim::nccl::Interface;
+use collcast_sim::predict::Settings;
 use collcast_sim::topology::{LinkKind, Topology, VertexKind};
 use serde::{Deserialize, Serialize};
 
@@ -50,8 +51,10 @@ impl Kind {
         }
     }
 
-    /// That of a call over the first ranks of a machine; `tcp` where its variables switch RDMA off.
-    pub fn of(topology: &Topology, collective: Collective, ranks: u32, version: Version, tcp: bool) -> Self {
+    /// That of a call over the first ranks of a machine.
+    pub fn of(topology: &Topology, (collective, ranks): (Collective, u32), settings: &Settings) -> Self {
+        let version = settings.version.or(topology.software.nccl).unwrap_or_default();
+        let tcp = settings.transport.interface != Interface::Data;
         let distinct = |of: &dyn Fn(Rank) -> HostId| {
             (0..ranks.min(topology.ranks())).map(|r| of(Rank(r))).collect::<BTreeSet<_>>().len()
         };
@@ -151,7 +154,7 @@ impl Unseen {
             && reasons.all(|reason| match reason {
                 Reason::Ranks { .. } | Reason::Launch(_) | Reason::Switches => true,
                 Reason::Choice(algorithm, protocol) => self.choices.contains(&format!("{algorithm}/{protocol}")),
-                Reason::Cited(_) | Reason::Gpu { .. } | Reason::Hosts | Reason::Unseen => false,
+                Reason::Cited(_) | Reason::Gpu { .. } | Reason::Hosts => false,
             })
     }
 }

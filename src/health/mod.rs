@@ -15,7 +15,7 @@ pub mod suspects;
 mod trials;
 
 pub(crate) use expected::{OTHER_GPUS, runs_of};
-pub use judge::{Band, Gate, Health, Judged, Limits, Line, PLATEAU, judge};
+pub use judge::{Band, Gate, Health, Judged, Limits, Line, PLATEAU, TOO_FAST, judge};
 pub use kind::{Doubt, Kind, Unseen};
 pub use part::{Part, State};
 pub use reach::{Reached, reached};

@@ -32,7 +32,7 @@ pub(super) fn with_mechanisms(
     let step = simulator.run(&graph, on, level).map_err(failed)?;
     let parts = study::breakdown(&simulator, &graph, &step).map_err(failed)?;
     let grounds = machine.grounds();
-    let mut notes = assumptions(&machine.topology, &machine.site.profile, &machine.settings, &grounds.beyond);
+    let mut notes = assumptions(&machine.topology, &machine.site.profile, &machine.settings, grounds.basis);
     notes.extend(machine.site.why.clone());
     notes.push(format!(
         "communication as {}; ranks of the same role once: {} -> {}",

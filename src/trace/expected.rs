@@ -63,7 +63,7 @@ pub(super) fn judge(
         causes::look_into(outcome, &asked, &site, watch);
     }
     let grounds: Grounds = grounds.into_iter().collect();
-    outcome.notes.extend(site.notes(&grounds.beyond));
+    outcome.notes.extend(site.notes(grounds.basis));
     outcome.notes.push(
         "forecast: the time of the kernel, as long beside computation as it was; the other groups of its kind do the same \
          call at once"

@@ -152,7 +152,7 @@ fn tune_with(
         machine.measured_at(&stopwatch.host());
     }
     let grounds: Grounds = grounds.into_iter().collect();
-    let mut said = assumptions(&site.topology, &site.profile, &settings, &grounds.beyond);
+    let mut said = assumptions(&site.topology, &site.profile, &settings, grounds.basis);
     said.extend(site.why.clone());
     said.extend(site.told.notes.iter().cloned());
     said.extend(measured.map(|version| format!("NCCL {version} was measured: its rules hold")));

@@ -1,6 +1,7 @@
 //! A call with all that NCCL could do for it, and what to do.
 
 use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
+use collcast_sim::domain;
 use collcast_sim::predict::Prediction;
 use collcast_sim::schedule::Call;
 use serde::Serialize;
@@ -28,9 +29,9 @@ impl Basis {
     /// That of predictions.
     pub(super) fn of<'o>(candidates: impl IntoIterator<Item = &'o Candidate>) -> Self {
         let basis = candidates.into_iter().map(|c| match c.prediction.beyond.basis() {
-            "predicted" => Self::Predicted,
-            "cited" => Self::Cited,
-            _ => Self::Extrapolated,
+            domain::Basis::Predicted => Self::Predicted,
+            domain::Basis::Cited => Self::Cited,
+            domain::Basis::Extrapolated => Self::Extrapolated,
         });
         basis.max().unwrap_or(Self::Predicted)
     }

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use collcast_hwbackend::read::{FileReport, ReadReport};
-use collcast_sim::call::Call;
+
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::doctor::{Question, Timed};
 use collcast_sim::engine::{Unobserved, WORK_PER_SECOND};
-use collcast_sim::ids::Rank;
+use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::measurement::{self, Measurement, PeerAccess, Timing};
 use collcast_sim::nccl::Transport;
-use collcast_sim::nccl::{Environment, NcclSettings, Selection, Version};
+use collcast_sim::nccl::{Environment, NcclSettings, Plan, Selection, Version};
 use collcast_sim::predict::{PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::valid_algorithms;
@@ -362,15 +362,6 @@ fn evenly(sizes: &[u64], most: usize) -> Vec<usize> {
     kept
 }
 
-/// Whether NCCL may have sent by a protocol: it takes LL up to `NCCL_P2P_LL_THRESHOLD`, 16 KiB, for each channel of a pair
-/// (NCCL 2.28, src/enqueue.cc, `addP2pToPlan`). A pair has 1 at least and 64, all that there are, at most.
-fn may_send(call: &Call, protocol: Protocol) -> bool {
-    const THRESHOLD: u64 = 16 << 10;
-    let largest = call.counts.as_ref().and_then(|counts| counts.iter().max().copied()).unwrap_or(call.count);
-    let bytes = largest * call.dtype.size();
-    if protocol == Protocol::Ll { bytes <= 64 * THRESHOLD } else { bytes > THRESHOLD }
-}
-
 /// The rows of a call, each with its index, and with the closest of the forecasts that are there; with those of others
 /// where they are to be `tried`.
 fn beside<'a>(
@@ -390,7 +381,9 @@ fn beside<'a>(
     let nccl_us = predicted_us(prediction.algorithm, prediction.protocol);
     let plausible = |&(a, p): &(Algorithm, Protocol)| {
         let slow = predicted_us(a, p).zip(nccl_us).is_some_and(|(us, chosen)| us > PLAUSIBLE * chosen);
-        (a, p) != (prediction.algorithm, prediction.protocol) && !slow && (a != Algorithm::Direct || may_send(call, p))
+        (a, p) != (prediction.algorithm, prediction.protocol)
+            && !slow
+            && (a != Algorithm::Direct || Plan::may_send(call, p))
     };
     let fits =
         |&(begin, end): &(usize, usize)| rows[begin..end].iter().all(|row| error(&prediction, row).abs() <= FITS);
@@ -516,8 +509,8 @@ fn refused(pair: &(String, String), topology: &Topology, version: Version) -> Op
 pub fn left_aside(files: &[FileReport], topology: &Topology) -> Vec<String> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for file in files.iter().filter(|f| f.rows > 0) {
-        let version = file.nccl.as_deref().or(topology.software.nccl.as_deref());
-        let version = version.and_then(|text| text.parse::<Version>().ok()).unwrap_or_default();
+        let stated = file.nccl.as_deref().and_then(|text| text.parse().ok());
+        let version = stated.or(topology.software.nccl).unwrap_or_default();
         // What NCCL_ALGO says is the rows' own; where it is wrong they are not predicted.
         let pairs = std::iter::once(&file.env).chain(file.run_env.values()).flatten();
         for (name, value) in pairs.filter(|(name, _)| *name != "NCCL_ALGO") {
@@ -538,6 +531,12 @@ pub fn left_aside(files: &[FileReport], topology: &Topology) -> Vec<String> {
     found.into_iter().map(line).collect()
 }
 
+fn sorted(counts: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut counts: Vec<usize> = counts.collect();
+    counts.sort_unstable();
+    counts
+}
+
 /// Why a row has no forecast on a machine, where it has none.
 pub fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
     if row.ranks > topology.ranks() {
@@ -546,6 +545,18 @@ pub fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
             row.ranks,
             topology.name,
             topology.ranks()
+        ));
+    }
+    let mut used: BTreeMap<&str, usize> = BTreeMap::new();
+    row.settings.gpus.iter().for_each(|(host, _)| *used.entry(host).or_default() += 1);
+    let mut has: BTreeMap<HostId, usize> = BTreeMap::new();
+    (0..row.ranks).for_each(|r| *has.entry(topology.host_of(Rank(r))).or_default() += 1);
+    let [used, has] = [sorted(used.into_values()), sorted(has.into_values())];
+    if used.first() != used.last() && used != has {
+        return Some(format!(
+            "their hosts have {} ranks, those of `{}` as many each: name a machine with such hosts (-t FILE.toml)",
+            used.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and "),
+            topology.name
         ));
     }
     if let Some(algorithm) = row.settings.algorithm

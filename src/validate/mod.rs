@@ -11,14 +11,16 @@ use std::path::PathBuf;
 use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
 use collcast_reports::model::Input;
 use collcast_sim::collective::{Collective, Launch};
-use collcast_sim::domain::Beyond;
+use collcast_sim::domain::Basis;
 use collcast_sim::ids::Rank;
 use collcast_sim::predict::Settings;
 use collcast_sim::profile::Profile;
-use collcast_sim::topology::Topology;
+use collcast_sim::topology::{Topology, family};
+use collcast_topologies::catalogue;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::confidence::{Grounds, On, Said};
 use crate::diagnose::{Anomaly, Causes, examine, members};
 use crate::error::Error;
 use crate::files::content_hash;
@@ -132,11 +134,11 @@ pub struct Outcome {
     pub gate: Gate,
     /// Whether the profile was fitted to files that are judged.
     pub seen: bool,
-    /// Forecasts beyond what the profile was made with.
+    /// Forecasts that extrapolate.
     pub extrapolated: usize,
-    /// In which ways.
+    /// What all of them rest on.
     #[serde(skip)]
-    pub beyond: Beyond,
+    pub grounds: Grounds,
     /// Whether the machine is slow, a gate is not passed, or an anomaly is an error.
     pub failed: bool,
 }
@@ -222,7 +224,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     let Taken { profile, sources: mut inputs, why } = request.site.profile_for(&topology)?;
     inputs.extend(self::inputs("measurements", read));
     let judged = judge(read, (&topology, &profile), request.site.launch, request.closest, &request.watch)?;
-    let (extrapolated, beyond) = reach(&judged.rows);
+    let (extrapolated, grounds) = reach(&judged.rows, &topology, &profile);
     let mut notes = notes(read, &judged, &topology, &profile);
     notes.extend(why);
     let calls: BTreeSet<(Collective, u32)> = judged.rows.iter().map(|j| (j.row.collective, j.row.ranks)).collect();
@@ -237,7 +239,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     }
     if extrapolated > 0 {
         let all = judged.rows.len();
-        warnings.push(format!("{extrapolated} of {all} predictions extrapolate: {beyond}"));
+        warnings.push(format!("{extrapolated} of {all} predictions extrapolate: {}", grounds.beyond));
     }
     let foreign: BTreeMap<String, String> =
         read.files.iter().filter_map(|f| Some((f.path.display().to_string(), other_gpus(f, &topology)?))).collect();
@@ -281,7 +283,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         failed: gate || unjudged || request.gate.holds_back(health.state) || anomalies.iter().any(|a| a.error),
         health,
         runs,
-        expected: Expected::Forecast { profile: profile.name.clone(), measured: beyond.is_empty() },
+        expected: Expected::Forecast { profile: profile.name.clone(), measured: grounds.beyond.is_empty() },
         other_gpus: !foreign.is_empty(),
         seen: seen(read, &profile) > 0,
         history: None,
@@ -292,7 +294,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         max_error: request.max_error,
         gate: request.gate,
         extrapolated,
-        beyond,
+        grounds,
     })
 }
 
@@ -362,7 +364,7 @@ fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome 
         max_error: None,
         gate: request.gate,
         extrapolated: 0,
-        beyond: Beyond::default(),
+        grounds: Grounds::default(),
     }
 }
 
@@ -405,7 +407,7 @@ fn machine(site: &SiteSpec, read: &ReadReport) -> Result<Topology, Error> {
     let (nodes, gpus) = hosts_of_rows(&name, (site.nodes, site.gpus), at_most, &read.measurements)?;
     let mut topology = SiteSpec { topology: Some(name), nodes, gpus, ..site.clone() }.topology()?;
     if let [(Some(version), _)] | [(None, _), (Some(version), _)] = &versions(read)[..] {
-        topology.software.nccl = Some((*version).to_owned());
+        topology.software.nccl = version.parse().ok().or(topology.software.nccl);
     }
     Ok(topology)
 }
@@ -436,20 +438,24 @@ fn given(read: &ReadReport) -> impl Iterator<Item = &FileReport> {
     read.files.iter().filter(|f| f.rows > 0)
 }
 
-/// How many forecasts extrapolate, and in which ways all of them go beyond what the profile was made with.
-fn reach(judged: &[Judged<'_>]) -> (usize, Beyond) {
-    let each: Vec<Beyond> = judged.iter().map(|j| j.prediction.beyond.clone()).collect();
-    (each.iter().filter(|b| b.extrapolated()).count(), each.into_iter().collect())
+/// How many forecasts extrapolate, and what all of them rest on.
+fn reach(judged: &[Judged<'_>], topology: &Topology, profile: &Profile) -> (usize, Grounds) {
+    let grounds = |j: &Judged<'_>| {
+        let on = On { topology, profile, settings: &j.question.settings };
+        Grounds::of(on, (j.row.collective, j.row.ranks), Said::from(&*j.prediction))
+    };
+    let each: Vec<Grounds> = judged.iter().map(grounds).collect();
+    (each.iter().filter(|of| of.basis == Basis::Extrapolated).count(), each.into_iter().collect())
 }
 
 /// The machine, its profile, what is assumed, and what was read.
 fn notes(read: &ReadReport, judged: &Verdicts<'_>, topology: &Topology, profile: &Profile) -> Vec<String> {
     let settings = Settings {
         launch: judged.rows.first().map_or(Launch::Threads, Judged::launch),
-        version: topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
+        version: topology.software.nccl,
         ..Settings::default()
     };
-    let mut notes = assumptions(topology, profile, &settings, &Beyond::default());
+    let mut notes = assumptions(topology, profile, &settings, Basis::Predicted);
     // Rows have launch modes of their own, and may have versions.
     let several = several_versions(read);
     let apart = if several.is_some() { "; NCCL " } else { "; launch" };
@@ -497,22 +503,28 @@ fn seen(read: &ReadReport, profile: &Profile) -> usize {
     profile.fitted_to(given(read).map(|f| f.hash.as_str()))
 }
 
-/// Data-centre GPUs by the word of their name that tells them apart.
-const MODELS: [&str; 10] = ["V100", "T4", "A100", "A10G", "H100", "H200", "GH200", "B200", "GB200", "B300"];
-
 /// Says where the rank lines of a log name other GPUs than the machine has.
 fn other_gpus(file: &FileReport, topology: &Topology) -> Option<String> {
-    let model = |name: &str| name.split([' ', '-']).find(|word| MODELS.contains(word)).map(str::to_owned);
-    let has: BTreeSet<String> =
-        (0..topology.ranks()).filter_map(|r| model(&topology.gpu(topology.gpu_of(Rank(r)))?.model)).collect();
-    let other = |name: &String| model(name).is_some_and(|m| !has.is_empty() && !has.contains(&m));
+    let models: BTreeSet<&str> = (0..topology.ranks())
+        .filter_map(|r| Some(topology.gpu(topology.gpu_of(Rank(r)))?.model.as_str()))
+        .filter(|model| !model.is_empty())
+        .collect();
+    let has: BTreeSet<String> = models.iter().map(|model| family(model)).collect();
+    // PCIe and SXM of a family differ, too.
+    let other = |name: &String| match catalogue::by_name(name) {
+        _ if has.is_empty() => false,
+        Some(product) if models.iter().all(|model| catalogue::by_name(model).is_some()) => {
+            !models.contains(product.name)
+        }
+        _ => !has.contains(&family(name)),
+    };
     file.gpus.iter().any(other).then(|| {
         format!(
             "{} is of {}, `{}` has {}: name the machine that was measured with -t",
             file.path.display(),
             listed(&file.gpus.iter().map(String::as_str).collect()),
             topology.name,
-            listed(&has.iter().map(String::as_str).collect())
+            listed(&models)
         )
     })
 }

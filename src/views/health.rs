@@ -156,14 +156,24 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
             let file = if all > 1 { format!("; see {}", run.file) } else { String::new() };
             format!("slow{more}: {told}{from}{file}")
         }
-        State::Pass => format!("healthy{more}: {told}"),
+        State::Pass => format!("healthy{more}: {told}{}", alone(run)),
         State::Unsure if band.state == State::Slow => {
             format!(
                 "cannot tell{more}: {told}; or NCCL chose another protocol there than forecast, since no other size is slow"
             )
         }
+        State::Unsure if band.state == State::Pass => format!("cannot tell{more}: {told}{}", alone(run)),
         State::Unsure => format!("cannot tell{more}: {told}"),
     }
+}
+
+/// The worst of sizes that lie below what their neighbours show.
+fn alone(run: &Judged) -> String {
+    let below = run.lines.iter().filter(|line| line.part == Part::Large && line.state == State::Unsure);
+    let worst = below.min_by(|a, b| a.share.total_cmp(&b.share));
+    worst.map_or_else(String::new, |line| {
+        format!("; but {} alone reaches {:.0}%: repeat the run", Bytes(line.size_bytes), line.share * 100.0)
+    })
 }
 
 /// The sizes at which a run is slow.

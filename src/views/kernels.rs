@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
-use collcast_sim::domain::Beyond;
+use collcast_sim::domain::Basis;
 
 use crate::confidence::Level;
 use crate::kernels::{Fitted, Group, Of, Outcome, Stats};
@@ -126,7 +126,7 @@ fn confidence(unseen: &Stats, left_out: &str) -> String {
     if unseen.count == 0 {
         return format!("{}: no row is of {left_out}", Level::Low);
     }
-    let level = Level::of(unseen.p95_abs_error, &Beyond::default());
+    let level = Level::of(unseen.p95_abs_error, Basis::Predicted);
     let plural = if unseen.count == 1 { "" } else { "s" };
     let within = unseen.p95_abs_error * 100.0;
     format!("{level}: of {} row{plural} of {left_out}, 95% are at most {within:.0}% off", unseen.count)

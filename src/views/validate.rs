@@ -313,11 +313,21 @@ impl Outcome {
             confidence: self.confidence(),
             basis: if beside_runs { "measured against measured" } else { "measured against predicted" }.to_owned(),
             next: first(named)
+                .or_else(|| self.of_another_machine())
                 .or_else(|| health::next_of_small(&self.health))
                 .or_else(|| first(unknown))
                 .or_else(|| self.too_early())
                 .or_else(|| health::next(&self.health, beside_runs)),
         }
+    }
+
+    /// What to do where the runs are of another machine than the one that is expected.
+    fn of_another_machine(&self) -> Option<String> {
+        let forecast = matches!(self.expected, Expected::Forecast { .. });
+        let unfit = forecast && self.health.runs.is_empty() && !self.warnings.is_empty();
+        let other = self.other_gpus || (forecast && self.too_fast().is_some());
+        (unfit || other)
+            .then(|| "name the machine that was measured: -t, --nodes, --gpus (collcast topo list)".to_owned())
     }
 
     /// What to do where the history is too short, and no machine is named.
@@ -344,11 +354,11 @@ impl Outcome {
         named.map_or_else(String::new, |a| format!("; likely cause: {}", a.kind))
     }
 
-    /// How many times as fast a run is as the good one that it is held against, where that one cannot have been good.
+    /// How many times as fast a run is as what it is held against, where that cannot be of such a machine in good health.
     fn too_fast(&self) -> Option<f64> {
-        let runs = self.health.runs.iter().filter(|_| matches!(self.expected, Expected::Runs { .. }));
-        let shares = runs.filter_map(|run| Some(run.decisive()?.share)).filter(|share| *share > FASTER);
-        shares.max_by(f64::total_cmp)
+        let least = if matches!(self.expected, Expected::Runs { .. }) { FASTER } else { crate::health::TOO_FAST };
+        let shares = self.health.runs.iter().filter_map(|run| Some(run.decisive()?.share));
+        shares.filter(|share| *share > least).max_by(f64::total_cmp)
     }
 
     /// How sure the verdict is: by what healthy machines were off by where it rests, and never high on a forecast that
@@ -363,7 +373,11 @@ impl Outcome {
         }
         let within = (1.0 - band.low) * 100.0;
         if let Some(times) = self.too_fast() {
-            return format!("low: it is {times:.1} times as fast as what it is held against; was that a good run?");
+            let doubt = match self.expected {
+                Expected::Runs { .. } => "was that a good run?",
+                Expected::Forecast { .. } => "is that the machine that was measured?",
+            };
+            return format!("low: it is {times:.1} times as fast as what it is held against; {doubt}");
         }
         let margin = match &self.expected {
             Expected::Runs { .. } => format!("good runs lie at most {within:.0}% below each other"),
@@ -374,9 +388,10 @@ impl Outcome {
         let level = match self.health.state {
             State::Unsure => Level::Low,
             _ if self.seen => Level::Low,
-            _ => Level::of(1.0 - band.low, &self.beyond),
+            _ => Level::of(1.0 - band.low, self.grounds.basis),
         };
-        let beyond = if self.beyond.is_empty() { String::new() } else { format!("; {}", self.beyond) };
+        let beyond = &self.grounds.beyond;
+        let beyond = if beyond.is_empty() { String::new() } else { format!("; {beyond}") };
         let seen = if self.seen { "; the profile was fitted to such a file, so that it cannot judge it" } else { "" };
         format!("{level}: {margin}{beyond}{seen}")
     }

@@ -548,8 +548,23 @@ impl Reader<'_> {
     }
 }
 
-/// Without the tags that launchers put before a line: `[1,0]<stdout>:` and `0: `.
+/// Without the tags that launchers put before a line: `[1,0]<stdout>:`, `0: `, a container's `name | `, and the time before them.
 fn without_prefix(line: &str) -> &str {
+    if let Some((time, rest)) = line.split_once(' ')
+        && time.len() >= 19
+        && time.as_bytes()[..4].iter().all(u8::is_ascii_digit)
+        && time.contains('T')
+        && time.contains(':')
+    {
+        return without_prefix(rest.trim_start());
+    }
+    if let Some((tag, rest)) = line.split_once(" | ")
+        && tag.len() <= 64
+        && tag.trim_end().bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && !tag.trim().is_empty()
+    {
+        return rest.trim_start();
+    }
     if line.starts_with('[')
         && let Some((tag, rest)) = line.split_once(">:")
         && tag.len() < 32

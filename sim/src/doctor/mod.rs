@@ -86,8 +86,8 @@ pub struct Diagnosis {
     pub alike: Vec<Cause>,
     /// Sizes that took longer than the interval of the prediction allows.
     pub beyond: usize,
-    /// Whether the constants are from elsewhere.
-    pub extrapolated: bool,
+    /// Whether the constants are cited, or measured on something else.
+    pub unmeasured: bool,
     /// Index of the size with the largest measured over expected.
     pub worst: usize,
     /// Sizes that fit no smooth curve.
@@ -105,7 +105,7 @@ impl Diagnosis {
         };
         let unexplained = self.ranked.iter().filter(without).map(|c| c.misfit).fold(1.0, f64::min);
         // What NCCL chooses may differ from our table for reasons that no row tells.
-        let trusted = !self.extrapolated || !first.fault.cause().is_choice();
+        let trusted = !self.unmeasured || !first.fault.cause().is_choice();
         let fits = first.misfit < MISFIT_MAX && first.misfit < unexplained / 2.0;
         // Broken it is also where another defect may be the one.
         let sound = |cause: Cause| !cause.is_defect() || cause.is_choice();
@@ -468,8 +468,8 @@ impl Case {
             _ => Finding::Healthy,
         };
         let outliers = self.log_likelihood(first.fault, first.floor, &first.curve).outliers;
-        let extrapolated = self.points.iter().any(|p| p.expected.beyond.extrapolated());
-        Diagnosis { finding, alike, beyond, extrapolated, worst, outliers, ranked }
+        let unmeasured = self.points.iter().any(|p| p.expected.beyond.unmeasured());
+        Diagnosis { finding, alike, beyond, unmeasured, worst, outliers, ranked }
     }
 }
 

@@ -205,7 +205,7 @@ impl Predictor<'_> {
             time: timed.time,
             kernel,
             issue: timed.issue,
-            low: timed.low,
+            low: timed.low.max(bound.time),
             high: timed.high,
             beyond,
             messages: count(&|p| p.messages),
