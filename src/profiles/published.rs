@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use collcast_sim::ids::Rank;
 use collcast_sim::profile::Profile;
-use collcast_sim::topology::{Gpu, Topology, VertexKind};
+use collcast_sim::topology::{Topology, VertexKind, family};
 use serde::Deserialize;
 
 use crate::health::{Doubt, Part};
@@ -51,7 +51,8 @@ pub(crate) fn networks(topology: &Topology) -> BTreeSet<String> {
 /// Families of the GPUs of a machine, such as `H100`.
 pub(crate) fn families(topology: &Topology) -> BTreeSet<String> {
     let gpus = (0..topology.ranks()).filter_map(|r| topology.gpu(topology.gpu_of(Rank(r))));
-    gpus.map(Gpu::family).filter(|family| !family.is_empty()).collect()
+    let models: BTreeSet<&str> = gpus.map(|gpu| gpu.model.as_str()).filter(|model| !model.is_empty()).collect();
+    models.into_iter().map(family).collect()
 }
 
 /// The profile that forecasts of a machine are best made with, where its own is not: one that is fitted to runs of such

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use collcast_sim::collective::{Algorithm, Launch, Protocol};
 use collcast_sim::ids::Rank;
+use collcast_sim::nccl::selection::Listed;
 use collcast_sim::schedule::Call;
 use collcast_sim::units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -166,22 +167,9 @@ pub fn environment(
     protocol: Option<Protocol>,
     channels: Option<u32>,
 ) -> Vec<(&'static str, String)> {
-    let algorithm = algorithm.and_then(|a| match a {
-        Algorithm::Ring => Some("Ring"),
-        Algorithm::Tree => Some("Tree"),
-        Algorithm::CollnetDirect => Some("CollnetDirect"),
-        Algorithm::CollnetChain => Some("CollnetChain"),
-        Algorithm::Nvls => Some("NVLS"),
-        Algorithm::NvlsTree => Some("NVLSTree"),
-        Algorithm::Pat => Some("PAT"),
-        // Nothing that NCCL could be forced to.
-        Algorithm::Direct | Algorithm::CollTree | Algorithm::Msccl => None,
-    });
-    let protocol = protocol.map(|p| match p {
-        Protocol::Ll => "LL",
-        Protocol::Ll128 => "LL128",
-        Protocol::Simple => "Simple",
-    });
+    // Of some algorithms NCCL has none.
+    let algorithm = algorithm.and_then(Listed::spelling);
+    let protocol = protocol.and_then(Listed::spelling);
     let channels = channels.map(|c| c.to_string());
     [
         ("NCCL_ALGO", algorithm.map(str::to_owned)),

@@ -154,6 +154,9 @@ impl Reader<'_> {
         if self.start_line(number, text, commented)? || self.nccl_line(number, text)? {
             return Ok(true);
         }
+        if text.contains("NCCL WARN ") {
+            self.out.note_once(Some(number), "NCCL warns; `collcast lint` says what of".to_owned());
+        }
         if text.contains("NCCL INFO") {
             self.communicator(text);
             return Ok(false);

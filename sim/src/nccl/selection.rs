@@ -52,6 +52,11 @@ pub trait Listed: Copy + PartialEq + 'static {
     const WHAT: &'static str;
     /// All names in NCCL's order, at most 8.
     const NAMES: &'static [(&'static str, Self)];
+
+    /// Its name, where NCCL has it.
+    fn spelling(self) -> Option<&'static str> {
+        Self::NAMES.iter().find(|(_, named)| *named == self).map(|(name, _)| *name)
+    }
 }
 
 impl Listed for Algorithm {
