@@ -113,7 +113,11 @@ pub(super) fn whole(
         let [days, hours] = [interval / 86_400.0, job.mtbf / 3600.0];
         let message =
             format!("the run would hardly proceed: a save every {days:.1} days, a failure every {hours:.1} h");
-        return Err(Error::usage(message, "give --storage that takes checkpoints faster, or fewer failures"));
+        let way = match upkeep.checkpoint_every {
+            Some(_) => "give a shorter --checkpoint-every, or leave it out for the optimum",
+            None => "give --storage that takes checkpoints faster, or fewer failures",
+        };
+        return Err(Error::usage(message, way));
     }
     let run = WholeRun {
         job,

@@ -41,6 +41,13 @@ struct Moves {
     by_token: Operation,
 }
 
+/// Experts of a rank's own that have any of so many rows, each as likely with every one: few rows leave most without, and their
+/// weights unread.
+fn with_tokens(rows: u64, experts: u64) -> u64 {
+    let share = 1.0 - (1.0 - 1.0 / experts as f64).powf(rows as f64);
+    ((experts as f64 * share).round() as u64).max(1)
+}
+
 /// How tokens are routed.
 fn routing(experts: &Experts) -> Routing {
     let [experts, groups, chosen] =
@@ -77,7 +84,7 @@ impl Rank<'_> {
             row.push(self.shared_tokens(gathered, true));
         }
         row.extend(moves.by_own_expert);
-        let tokens = Tokens::Even { total: here, groups: (experts.count / parts).max(1) };
+        let tokens = Tokens::Even { total: here, groups: with_tokens(here, (experts.count / parts).max(1)) };
         row.extend(self.products(experts.width / split, here, &tokens));
         row.extend(moves.by_rank);
         if gathers {
