@@ -36,6 +36,10 @@ const HOST_LAUNCHED: [Noise; 3] =
 const GRAPH: [Noise; 3] =
     [Noise { offset: 0.010, row: 0.014 }, Noise { offset: 0.036, row: 0.044 }, Noise { offset: 0.009, row: 0.005 }];
 
+/// Times apart that no row was seen to be where nothing had changed: most are within 1.3, and large ones of healthy published
+/// runs reach 61% of their forecast at least.
+pub const TAIL: f64 = 1.75;
+
 /// Noise in a size band. `launch` names the modes of both sides, where they are said; the
 /// larger noise counts.
 pub fn known(launch: &[Option<Launch>], band: u8) -> Noise {

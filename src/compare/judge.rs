@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use super::sets::{Curve, Pair, Run, Sample, Series};
 use crate::bands::{BANDS, band};
-use crate::noise::{Noise, known};
+use crate::noise::{Noise, TAIL, known};
 use crate::statistics::{median, robust_deviation, upper_quantile};
 
 /// Chance that a report is wrong about anything, where nothing changed: half for the bands,
@@ -38,8 +38,6 @@ const NEIGHBOURS: usize = 5;
 const ENOUGH: usize = 3;
 /// The band of sizes above 16 MiB.
 const LARGE: u8 = 2;
-/// Times apart that no single row was seen to be where nothing had changed: most are within 1.3.
-const TAIL: f64 = 1.75;
 /// Repeats that the known noise counts for beside the user's own: with six runs of the same
 /// thing, the user's own machine has the larger say.
 const PRIOR: f64 = 4.0;

@@ -203,8 +203,6 @@ fn excess(point: &Point) -> f64 {
 
 /// Times as fast as a forecast as no healthy machine of the kind is at large sizes: published ones reach 1.3 times at most.
 pub const TOO_FAST: f64 = 1.5;
-/// Share of the expected bandwidth below which a large size alone makes a run doubtful: no row of a healthy run was seen there.
-const FAR: f64 = 0.57;
 /// Size from which a call is bound by bandwidth, where no smaller one tells: ring steps over 1,000 ranks carry 1 MiB.
 const LARGE_ALONE: u64 = 1 << 30;
 
@@ -257,7 +255,7 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
     let too_fast = |band: &Band| run.kind.is_some() && band.part == Part::Large && band.share > TOO_FAST;
     let state = if bands.iter().any(too_fast) { state.max(State::Unsure) } else { state };
     // One size that far off may be a disturbance, or not.
-    let far = |(point, part): (&Point, &Part)| *part == Part::Large && (-excess(point)).exp() < FAR;
+    let far = |(point, part): (&Point, &Part)| *part == Part::Large && excess(point).exp() > noise::TAIL;
     let state = if run.points.iter().zip(&parts).any(far) { state.max(State::Unsure) } else { state };
     let factor = run.collective.bus_factor(run.ranks) / 1e3;
     let line = |(point, &part): (&Point, &Part)| {

@@ -140,13 +140,16 @@ pub(crate) fn judge<'a>(
     let mut skipped: BTreeMap<String, usize> = BTreeMap::new();
     let mut anchors = 0;
     let mut todo = Vec::new();
-    let mut reasons: HashMap<(Asked<'_>, Option<u32>), Option<String>> = HashMap::new();
+    let mut reasons = HashMap::new();
     for row in &read.measurements {
         if profile.anchors.iter().any(|a| a.run == row.run && a.size_bytes == row.size.0) {
             anchors += 1;
             continue;
         }
-        match reasons.entry((Asked::of(row), row.hosts)).or_insert_with(|| not_predicted(row, topology)) {
+        match reasons
+            .entry((Asked::of(row), row.hosts, &row.settings.gpus))
+            .or_insert_with(|| not_predicted(row, topology))
+        {
             Some(reason) => *skipped.entry(reason.clone()).or_default() += 1,
             None => todo.push(row),
         }

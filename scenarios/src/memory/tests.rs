@@ -257,20 +257,6 @@ fn published_runs_fit_their_gpus() {
     assert!(all.len() > 150);
 }
 
-/// Goal: gradients are shared where one backward pass makes and sums them; several micro-batches hold all of them.
-#[test]
-fn gradients_of_several_micro_batches_are_whole() {
-    let model = load("llama3-8b").unwrap().0;
-    let gradients = |layout: &str, framework: Framework| {
-        plan(&model, &Parallel::parse(layout).unwrap(), &framework.software()).unwrap().worst().gradients
-    };
-    let megatron = |layout| gradients(layout, Framework::Megatron);
-    assert_eq!(megatron("dp=8,zero=2,gbs=16"), megatron("dp=8,zero=1,gbs=16"));
-    assert_eq!(megatron("dp=8,zero=2,gbs=8") * 8, megatron("dp=8,zero=1,gbs=8"));
-    let flat = |layout| gradients(layout, Framework::LlmFoundry);
-    assert_eq!(flat("dp=8,zero=2,gbs=16"), flat("dp=8,zero=2,gbs=8"));
-}
-
 /// Goal: what cannot fit is called too large, by what takes most.
 #[test]
 fn what_cannot_fit_is_called_too_large() {

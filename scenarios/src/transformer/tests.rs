@@ -138,45 +138,6 @@ fn hugging_face_files_are_read() {
     assert!(error.render().contains("collcast/model/1"), "{}", error.render());
 }
 
-/// Goal: what kinds leave unsaid, and keys that change the shape, are read as `transformers` reads them. Totals are those
-/// of the models' cards, in billions.
-#[test]
-fn kinds_have_their_own_defaults() {
-    let mlp = |text: &str| {
-        let (model, notes) = read(text, "config.json").unwrap();
-        ((model.parameters().total() as f64 / 1e7).round() / 100.0, model.activation, notes)
-    };
-    let llama = r#""hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192"#;
-    let of = |kind: &str, more: &str| mlp(&format!(r#"{{"model_type": "{kind}", {more}{llama}}}"#));
-    assert_eq!(of("llama", r#""hidden_act": "gelu", "#), (8.03, Activation::GeGlu, vec![]));
-    let window = of("mistral", r#""sliding_window": 4096, "#).2;
-    assert!(window.len() == 1 && window[0].contains("window of 4096"), "{window:?}");
-    assert!(of("qwen2", r#""sliding_window": 4096, "use_sliding_window": false, "#).2.is_empty());
-    let gemma = r#"{"model_type": "gemma", "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
-        "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "vocab_size": 256000,
-        "hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu", "max_position_embeddings": 8192}"#;
-    assert_eq!(mlp(gemma), (8.54, Activation::GeGlu, vec![]));
-    let neox = r#"{"model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 44,
-        "num_attention_heads": 64, "vocab_size": 50432, "hidden_act": "gelu_fast", "max_position_embeddings": 2048}"#;
-    assert_eq!(mlp(neox), (20.55, Activation::Gelu, vec![]));
-    let qwen2 = r#"{"model_type": "qwen2_moe", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
-        "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 151936, "num_experts": 64,
-        "num_experts_per_tok": 8, "moe_intermediate_size": 2560, "shared_expert_intermediate_size": 20480,
-        "max_position_embeddings": 32768}"#;
-    assert_eq!(mlp(qwen2), (57.41, Activation::SwiGlu, vec![]));
-    let (sparse, notes) =
-        read(&qwen2.replace("\"num_experts\"", "\"decoder_sparse_step\": 2, \"num_experts\""), "c").unwrap();
-    assert_eq!((sparse.dense_layers(), notes.len()), (14, 1), "{notes:?}");
-    let scout = r#"{"model_type": "llama4_text", "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
-        "num_hidden_layers": 48, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
-        "vocab_size": 202048, "num_local_experts": 16, "num_experts_per_tok": 1, "max_position_embeddings": 10485760}"#;
-    assert_eq!(mlp(scout).0, 107.77);
-    let uneven = llama.replace("\"num_attention_heads\": 32", "\"num_attention_heads\": 33");
-    let error = read(&format!("{{\"model_type\": \"llama\", {uneven}}}"), "config.json").unwrap_err().render();
-    assert!(error.contains("a multiple of num_attention_heads, 33"), "{error}");
-}
-
 /// Goal: a mistake is said with its place and the way out.
 #[test]
 fn mistakes_are_said_with_the_way_out() {

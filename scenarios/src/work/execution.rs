@@ -112,7 +112,8 @@ pub struct Execution {
     pub dispatch: Dispatch,
     /// What puts their tokens in order and multiplies them.
     pub expert_kernels: ExpertKernels,
-    /// Tokens of the busiest rank's experts, over the mean; 1 where routing is even.
+    /// Tokens that a rank's experts have, over those that it sends: 1 where all ranks send as many and routing is even, more on the
+    /// busiest rank, less where others send fewer.
     pub imbalance: f64,
     /// Whether products add gradients of weights into the ones of 32 bits themselves (`gradient_accumulation_fusion`).
     pub accumulates_in_product: bool,

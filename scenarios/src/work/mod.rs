@@ -26,7 +26,7 @@ use rank::{Operation, Rank, Role};
 
 /// What one rank runs for one micro-batch in one layer. For layouts that are [checked](Parallel::check).
 ///
-/// Ranks of a layout run the same, but for experts, of which the busiest one is meant ([`Execution::imbalance`]).
+/// Ranks of a layout run the same, but for experts, whose tokens [`Execution::imbalance`] says.
 pub fn layer(model: &Transformer, kind: LayerKind, parallel: &Parallel, software: &Software) -> Passes {
     let rank = Rank::new(model, parallel, software);
     let norm = |name, after_sum, readers, several| {

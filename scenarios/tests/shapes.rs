@@ -1,0 +1,83 @@
+//! Goal: what a model's shape makes of its files, of a GPU's memory and of the kernels that run.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+use collcast_scenarios::memory::{Framework, plan};
+use collcast_scenarios::parallel::Parallel;
+use collcast_scenarios::transformer::hugging_face::read;
+use collcast_scenarios::transformer::{Activation, LayerKind, load};
+use collcast_scenarios::work::{Piece, Repeated, layer};
+use collcast_sim::compute::{Kernel, Tokens};
+
+/// Goal: what kinds leave unsaid, and keys that change the shape, are read as `transformers` reads them. Totals are those
+/// of the models' cards, in billions.
+#[test]
+fn kinds_have_their_own_defaults() {
+    let mlp = |text: &str| {
+        let (model, notes) = read(text, "config.json").unwrap();
+        ((model.parameters().total() as f64 / 1e7).round() / 100.0, model.activation, notes)
+    };
+    let llama = r#""hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192"#;
+    let of = |kind: &str, more: &str| mlp(&format!(r#"{{"model_type": "{kind}", {more}{llama}}}"#));
+    assert_eq!(of("llama", r#""hidden_act": "gelu", "#), (8.03, Activation::GeGlu, vec![]));
+    let window = of("mistral", r#""sliding_window": 4096, "#).2;
+    assert!(window.len() == 1 && window[0].contains("window of 4096"), "{window:?}");
+    assert!(of("qwen2", r#""sliding_window": 4096, "use_sliding_window": false, "#).2.is_empty());
+    let gemma = r#"{"model_type": "gemma", "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "vocab_size": 256000,
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu", "max_position_embeddings": 8192}"#;
+    assert_eq!(mlp(gemma), (8.54, Activation::GeGlu, vec![]));
+    let neox = r#"{"model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 44,
+        "num_attention_heads": 64, "vocab_size": 50432, "hidden_act": "gelu_fast", "max_position_embeddings": 2048}"#;
+    assert_eq!(mlp(neox), (20.55, Activation::Gelu, vec![]));
+    let qwen2 = r#"{"model_type": "qwen2_moe", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+        "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 151936, "num_experts": 64,
+        "num_experts_per_tok": 8, "moe_intermediate_size": 2560, "shared_expert_intermediate_size": 20480,
+        "max_position_embeddings": 32768}"#;
+    assert_eq!(mlp(qwen2), (57.41, Activation::SwiGlu, vec![]));
+    let (sparse, notes) =
+        read(&qwen2.replace("\"num_experts\"", "\"decoder_sparse_step\": 2, \"num_experts\""), "c").unwrap();
+    assert_eq!((sparse.dense_layers(), notes.len()), (14, 1), "{notes:?}");
+    let scout = r#"{"model_type": "llama4_text", "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+        "num_hidden_layers": 48, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
+        "vocab_size": 202048, "num_local_experts": 16, "num_experts_per_tok": 1, "max_position_embeddings": 10485760}"#;
+    assert_eq!(mlp(scout).0, 107.77);
+    let uneven = llama.replace("\"num_attention_heads\": 32", "\"num_attention_heads\": 33");
+    let error = read(&format!("{{\"model_type\": \"llama\", {uneven}}}"), "config.json").unwrap_err().render();
+    assert!(error.contains("a multiple of num_attention_heads, 33"), "{error}");
+}
+
+/// Goal: gradients are shared where one backward pass makes and sums them; several micro-batches hold all of them.
+#[test]
+fn gradients_of_several_micro_batches_are_whole() {
+    let model = load("llama3-8b").unwrap().0;
+    let gradients = |layout: &str, framework: Framework| {
+        plan(&model, &Parallel::parse(layout).unwrap(), &framework.software()).unwrap().worst().gradients
+    };
+    let megatron = |layout| gradients(layout, Framework::Megatron);
+    assert_eq!(megatron("dp=8,zero=2,gbs=16"), megatron("dp=8,zero=1,gbs=16"));
+    assert_eq!(megatron("dp=8,zero=2,gbs=8") * 8, megatron("dp=8,zero=1,gbs=8"));
+    let flat = |layout| gradients(layout, Framework::LlmFoundry);
+    assert_eq!(flat("dp=8,zero=2,gbs=16"), flat("dp=8,zero=2,gbs=8"));
+}
+
+/// Goal: weights of experts without a token are not read: one token of Qwen3 30B goes to 8 of 128, a thousand to all.
+#[test]
+fn few_tokens_leave_experts_alone() {
+    let model = load("qwen3-30b-a3b").unwrap().0;
+    let experts = |tokens: u64| {
+        let parallel = Parallel { sequence: Some(tokens), ..Parallel::default() };
+        let passes = layer(&model, LayerKind::Experts, &parallel, &Framework::Megatron.software());
+        let groups = passes.forward.iter().find_map(|piece| match piece {
+            Piece::Kernel(Repeated { kernel: Kernel::Product(product), .. }) => match product.tokens {
+                Tokens::Even { groups, .. } => Some(groups),
+                _ => None,
+            },
+            _ => None,
+        });
+        groups.unwrap()
+    };
+    // Of 16 tokens' 128 rows each misses an expert with a chance of 127/128.
+    assert_eq!([1, 16, 1000].map(experts), [8, 81, 128]);
+}
