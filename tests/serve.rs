@@ -6,8 +6,9 @@
 
 mod common;
 
-use collcast::Watch;
 use collcast::serve::{Fleet, Group, Load, Machines, Outcome, Request, break_even, compare, serve, smallest, split};
+use collcast::site::SiteSpec;
+use collcast::{Watch, transfer};
 use collcast_reports::figure::Drawing;
 use collcast_scenarios::serving::arrivals::Prefixes;
 use collcast_scenarios::serving::summary::Objective;
@@ -263,6 +264,42 @@ fn workers_span_hosts() {
     let (few, many) = (experts("1x8:ep8"), experts("1x32:ep32"));
     assert!(many.workers[0].cache_tokens > 4 * few.workers[0].cache_tokens);
     assert_eq!(many.fleet.to_string(), "1x32:tp1,ep32 aggregated");
+}
+
+/// Goal: a worker that fits into a host is not laid over two, so that its cache comes over the network from another host,
+/// as `transfer` says, whoever is the smaller.
+#[test]
+fn workers_that_fit_into_a_host_are_not_laid_over_two() {
+    let hand_off = |fleet: [&str; 2], machine: &str| {
+        let [prefill, decode] = fleet.map(|group| group.parse().unwrap());
+        let load = Load::Poisson { rate: 0.02, seconds: 100.0, input: 32768, output: 16, prefixes: None, seed: 1 };
+        let fleet = Fleet::Disaggregated { prefill, decode };
+        let ran = serve(&Request { fleet, load, ..Request::new("llama3-8b", machine) }).unwrap();
+        (ran.summary.hand_off.p50, ran.path.unwrap())
+    };
+    let bytes = 32768 * 32 * 2 * 8 * 128 * 2;
+    // Of a block of 16 tokens, each decoder takes one head.
+    let (site, block) = (SiteSpec::new("dgx-h100"), Some(16 * 128 * 2));
+    let request = transfer::Request { site, block, ..transfer::Request::new("gpu:0", "gpu:8", bytes) };
+    let alone = transfer::transfer(&request).unwrap();
+    let alone = alone.rows.iter().find(|row| row.path == "rdma").unwrap().seconds;
+    let (apart, by) = hand_off(["1x1", "1x8"], "dgx-h100");
+    assert_eq!(by, "rdma");
+    // One NIC sends all of these pieces, as it does alone.
+    assert!((apart / alone - 1.0).abs() < 0.05, "{apart} {alone}");
+    // In one host, or in one domain of NVLink, it stays there.
+    assert_eq!(hand_off(["1x1", "1x4"], "dgx-h100").1, "nvlink");
+    assert_eq!(hand_off(["1x4", "1x16"], "gb200-nvl72").1, "nvlink");
+    // The stages of a worker that no host holds begin with one.
+    assert_eq!(hand_off(["1x1", "1x16:pp2"], "dgx-h100").1, "rdma");
+}
+
+/// Goal: a load of hardly any request has the rate that was offered, not that of the moment that it took.
+#[test]
+fn goodput_is_over_the_time_of_arrivals() {
+    let load = Load::Poisson { rate: 0.002, seconds: 600.0, input: 2048, output: 256, prefixes: None, seed: 1 };
+    let ran = run(Fleet::Aggregated(Group::new(1, 8)), load).summary;
+    assert!(ran.seconds >= 600.0 && ran.goodput <= ran.requests as f64 / 600.0, "{ran:?}");
 }
 
 /// Goal: each scenario runs by its name, and names what it is of; the break-even of a model with published times draws them.

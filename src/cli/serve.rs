@@ -25,7 +25,7 @@ Workers are copies of the model; 2x8 are two of 8 GPUs each, which split every p
 1x32:ep32 split experts over 32 GPUs with attention on each.
 
   collcast serve llama3-70b --aggregated 4x8 --rate 10
-  collcast serve llama3-70b --prefill 2x8 --decode 2x8 --rate 10 --input 2048 --output 256
+  collcast serve llama3-70b --prefill 2x8 --decode 2x8 --rate 10 --input 2048 --output-tokens 256
   collcast serve llama3-70b --try-splits 4x8 --rate 10 --slo ttft=1s,tpot=50ms    who should prefill
   collcast serve llama3-70b --smallest 64 --rate 10 --slo ttft=1s@p99,tpot=50ms       how many GPUs
   collcast serve llama3-70b --prefill 1x8 --decode 1x8 --rate 4 --down 0:0 --vary nics=4,2     NICs
@@ -108,7 +108,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "600s", help_heading = "Load")]
     duration: String,
     /// Tokens of a prompt
-    #[arg(long, value_name = "TOKENS", default_value_t = 2048, help_heading = "Load")]
+    #[arg(long, visible_alias = "input-tokens", value_name = "TOKENS", default_value_t = 2048, help_heading = "Load")]
     input: u64,
     /// Tokens that are generated for a request
     #[arg(long, value_name = "TOKENS", default_value_t = 256, help_heading = "Load")]
@@ -147,6 +147,12 @@ fn duration(text: &str) -> Result<f64, Error> {
 
 impl Args {
     fn request(&self) -> Result<Request, Error> {
+        // Who writes --input 2048 writes --output 256 beside it, and would wonder where the answer is.
+        let written = self.output.output.as_ref().map(|path| path.to_string_lossy());
+        if let Some(number) = written.filter(|path| path.bytes().all(|byte| byte.is_ascii_digit())) {
+            let message = format!("--output {number} would write the answer to a file named `{number}`");
+            return Err(Error::usage(message, format!("write --output-tokens {number}, or ./{number} for the file")));
+        }
         let fleet = match (&self.prefill, &self.decode, &self.aggregated) {
             (Some(prefill), Some(decode), _) => {
                 Fleet::Disaggregated { prefill: prefill.parse()?, decode: decode.parse()? }

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use collcast_scenarios::parallel::Parallel;
 use collcast_scenarios::serving::Role;
+use collcast_sim::ids::Rank;
+use collcast_sim::topology::Topology;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -137,6 +139,39 @@ impl Fleet {
     pub fn gpus(&self) -> u32 {
         self.groups().iter().map(|(_, group)| group.workers * group.gpus()).sum()
     }
+
+    /// Its workers on the GPUs of a machine. Who fits into an NVLink domain is not laid over two; others begin with one.
+    pub(super) fn laid(&self, topology: &Topology) -> Laid {
+        let node = |gpu: u32| topology.node_of(Rank(gpu));
+        let place = |at: u32, gpus: u32| {
+            // Nothing is known of GPUs that a machine does not have.
+            if at == 0 || at + gpus > topology.ranks() || node(at - 1) != node(at) || node(at) == node(at + gpus - 1) {
+                return at;
+            }
+            (at..topology.ranks()).find(|&gpu| node(gpu) != node(at)).unwrap_or(topology.ranks())
+        };
+        let mut end = 0;
+        let mut worker = |group: Group| -> Vec<u32> {
+            end = place(end, group.gpus());
+            let mut stage = |_| {
+                let first = place(end, group.stage());
+                end = first + group.stage();
+                first
+            };
+            (0..group.pipeline).map(&mut stage).collect()
+        };
+        let mut of = |(_, group): (Role, Group)| (0..group.workers).map(|_| worker(group)).collect();
+        let groups = self.groups().into_iter().map(&mut of).collect();
+        Laid { groups, end }
+    }
+}
+
+/// Where the workers of a fleet are.
+pub(super) struct Laid {
+    /// By group and worker: the first GPU of each stage.
+    pub(super) groups: Vec<Vec<Vec<u32>>>,
+    /// The GPU behind the last.
+    pub(super) end: u32,
 }
 
 impl fmt::Display for Fleet {

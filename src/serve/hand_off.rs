@@ -6,7 +6,7 @@ use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::transfer::{Fleet as Links, Load, Place, TransferError, Used, Way, run, ways};
 use collcast_sim::units::SimDuration;
 
-use super::fleet::{Fleet, Group};
+use super::fleet::{Fleet, Group, Laid};
 use super::setup::Setup;
 use crate::error::Error;
 
@@ -71,12 +71,11 @@ pub(super) fn sent(ways: &[Way], (bytes, block): (u64, u64), descriptor: SimDura
     Ok(done.ends.iter().map(|end| SimDuration(end.0).as_us() * 1e-6).fold(0.0, f64::max))
 }
 
-/// The ways of caches from host memory, or drives, to a worker's first replica; of groups whose hosts have them.
-pub(super) fn tier_ways(setup: &Setup, group: Group) -> Vec<Option<HandOff>> {
+/// The ways of caches from host memory, or drives, to the first replica of a worker with such stages, where hosts have them.
+pub(super) fn tier_ways(setup: &Setup, group: Group, stages: &[u32]) -> Vec<Option<HandOff>> {
     let topology = &setup.site.topology;
     let mut links = Links::new(topology, &setup.site.profile, &setup.gpu, None);
-    let ranks: Vec<u32> =
-        (0..group.pipeline).flat_map(|stage| (0..group.tensor).map(move |rank| stage * group.stage() + rank)).collect();
+    let ranks: Vec<u32> = stages.iter().flat_map(|&first| first..first + group.tensor).collect();
     let from: [fn(HostId) -> Place; 2] = [Place::Host, Place::Disk];
     from.map(|from| {
         let way = |&rank: &u32| {
@@ -105,8 +104,8 @@ pub(super) struct HandOffs<'s> {
     groups: [Group; 2],
     /// Tokens of a block of the cache.
     block: u64,
-    /// By worker of a simulation: its first GPU.
-    first: Vec<u32>,
+    /// By worker of a simulation: the first GPU of each stage of its pipeline.
+    stages: Vec<Vec<u32>>,
     /// By pair: which of `known`.
     by_pair: HashMap<(usize, usize), usize>,
     by_shape: HashMap<Vec<u64>, usize>,
@@ -120,20 +119,14 @@ impl<'s> HandOffs<'s> {
     ///
     /// # Errors
     /// No way between the first worker of each kind.
-    pub(super) fn new(setup: &'s Setup, fleet: &Fleet, block: u64) -> Result<Option<Self>, Error> {
+    pub(super) fn new(setup: &'s Setup, (fleet, laid): (&Fleet, &Laid), block: u64) -> Result<Option<Self>, Error> {
         let &Fleet::Disaggregated { prefill, decode } = fleet else { return Ok(None) };
         let links = Links::new(&setup.site.topology, &setup.site.profile, &setup.gpu, None);
-        let mut first = Vec::new();
-        let mut gpu = 0;
-        for (_, group) in fleet.groups() {
-            for _ in 0..group.workers {
-                first.extend(std::iter::repeat_n(gpu, group.pipeline as usize));
-                gpu += group.gpus();
-            }
-        }
+        let workers = laid.groups.iter().flatten();
+        let stages = workers.flat_map(|stages| std::iter::repeat_n(stages.clone(), stages.len())).collect();
         let (by_pair, by_shape, known) = Default::default();
         let mut all =
-            Self { setup, links, groups: [prefill, decode], block, first, by_pair, by_shape, known, failed: None };
+            Self { setup, links, groups: [prefill, decode], block, stages, by_pair, by_shape, known, failed: None };
         all.find(0, (prefill.workers * prefill.pipeline) as usize)?;
         Ok(Some(all))
     }
@@ -176,9 +169,11 @@ impl<'s> HandOffs<'s> {
         let mut found = Vec::new();
         for (stage, pair) in (0..stages).flat_map(|stage| (0..pairs).map(move |pair| (stage, pair))) {
             // The rank that has a stage's layers and a pair's heads, of one replica.
-            let rank = |group: Group| stage * group.pipeline / stages * group.stage() + pair % group.tensor;
-            let from = Place::Gpu(Rank(self.first[from] + rank(prefill)));
-            let to = Place::Gpu(Rank(self.first[to] + rank(decode)));
+            let rank = |worker: usize, group: Group| {
+                let first = self.stages[worker][(stage * group.pipeline / stages) as usize];
+                Place::Gpu(Rank(first + pair % group.tensor))
+            };
+            let (from, to) = (rank(from, prefill), rank(to, decode));
             let way = ways(&mut self.links, from, to).into_iter().next().ok_or_else(|| {
                 Error::usage(format!("no way leads from {from} to {to}"), "hosts need NICs that are joined by a fabric")
             })?;

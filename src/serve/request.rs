@@ -62,6 +62,16 @@ pub struct Request {
     pub objective: Objective,
 }
 
+impl Load {
+    /// Seconds over which requests are to arrive; 0 of a trace, whose requests say it.
+    pub(super) fn window(&self) -> f64 {
+        match *self {
+            Self::Trace(_) => 0.0,
+            Self::Poisson { seconds, .. } => seconds,
+        }
+    }
+}
+
 impl Request {
     /// One worker of eight GPUs for ten minutes of one request a second, as vLLM runs it.
     pub fn new(model: impl Into<String>, machine: impl Into<String>) -> Self {

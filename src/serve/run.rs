@@ -72,21 +72,26 @@ pub(super) fn load(request: &Request) -> Result<Vec<Asked>, Error> {
 
 /// Runs requests through one fleet.
 pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked]) -> Result<Outcome, Error> {
+    let laid = fleet.laid(&setup.site.topology);
+    if laid.end > setup.site.topology.ranks() {
+        return run(request, &Setup::new(request, laid.end)?, fleet, asked);
+    }
     let workers = setup.workers(&fleet, request)?;
     let calls = setup.calls()?;
     let exchanges = Exchanges::new(&calls);
-    let tiers: Vec<_> = fleet.groups().iter().map(|(_, group)| tier_ways(setup, *group)).collect();
-    let hand_offs = HandOffs::new(setup, &fleet, request.policy.block)?;
+    // The first worker of each group, for all of them.
+    let firsts: Vec<&[u32]> = laid.groups.iter().filter_map(|workers| workers.first()).map(Vec::as_slice).collect();
+    let groups = || fleet.groups().into_iter().zip(&firsts);
+    let tiers: Vec<_> = groups().map(|((_, group), stages)| tier_ways(setup, group, stages)).collect();
+    let hand_offs = HandOffs::new(setup, (&fleet, &laid), request.policy.block)?;
     let mut contentions = Vec::new();
-    let mut first = 0;
-    for ((role, group), tiers) in fleet.groups().into_iter().zip(&tiers) {
+    for (((role, group), stages), tiers) in groups().zip(&tiers) {
         // Decoders fetch nothing, and of two tiers the faster is the one that is read most.
         let kept = [request.host_cache, request.drive_cache].into_iter().zip(tiers).find(|(bytes, _)| *bytes > 0);
         let fetched = kept.filter(|_| role != Role::Decode).and_then(|(_, way)| way.as_ref());
         let fetched = fetched.map(HandOff::ways).unwrap_or_default();
         let handed = hand_offs.as_ref().and_then(HandOffs::first).unwrap_or_default();
-        contentions.push(Contention::new(setup, (group, first), [handed, fetched]));
-        first += group.workers * group.gpus();
+        contentions.push(Contention::new(setup, (group, stages.first().copied().unwrap_or(0)), [handed, fetched]));
     }
     let exchange = |contention: usize| {
         let (contention, exchanges): (&Contention<'_>, _) = (&contentions[contention], &exchanges);
@@ -112,7 +117,7 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
     if let Some(error) = exchanges.failed.take() {
         return Err(error.into());
     }
-    let summary = summarise(asked, &ran, request.objective);
+    let summary = summarise(asked, &ran, request.objective, request.load.window());
     let mut rows = Vec::new();
     let mut first = 0;
     for (role, group) in fleet.groups() {

@@ -40,7 +40,12 @@ fn site(spec: &SiteSpec, gpus: u32) -> Result<Site, Error> {
         let message = format!("{gpus} GPUs are {hosts} hosts of `{}`", one.name);
         return Err(Error::usage(message, format!("at most {MOST_HOSTS} are simulated: ask for fewer workers")));
     }
-    SiteSpec { nodes: Some(hosts), ..spec.clone() }.load()
+    let site = SiteSpec { nodes: Some(hosts), ..spec.clone() }.load()?;
+    if site.topology.ranks() < gpus {
+        let message = format!("{hosts} hosts of `{}` have {} GPUs, not {gpus}", one.name, site.topology.ranks());
+        return Err(Error::usage(message, "ask for fewer workers, or give a machine with larger hosts first"));
+    }
+    Ok(site)
 }
 
 impl Setup {

@@ -129,7 +129,11 @@ fn layouts(setup: &Setup, request: &Request, most: u32, demand: &Demand) -> Resu
     let whole = |tensor: u32| Group::new(1, tensor);
     TENSOR.into_iter().for_each(|tensor| add(whole(tensor)));
     if setup.model.experts.is_some() {
-        EXPERTS.into_iter().for_each(|replicas| add(Group { replicas, ..whole(1) }));
+        for (gpus, tensor) in EXPERTS.into_iter().flat_map(|gpus| TENSOR.map(|tensor| (gpus, tensor))) {
+            if gpus > tensor {
+                add(Group { replicas: gpus / tensor, ..whole(tensor) });
+            }
+        }
     }
     for pipeline in STAGES {
         TENSOR.into_iter().for_each(|tensor| add(Group { pipeline, ..whole(tensor) }));

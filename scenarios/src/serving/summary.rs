@@ -63,7 +63,7 @@ impl Objective {
 pub struct Summary {
     /// Requests.
     pub requests: usize,
-    /// From the first arrival to the last token, in seconds.
+    /// From the first arrival to the last token, in seconds; no less than the time over which requests were to arrive.
     pub seconds: f64,
     /// From arrival to the start of the prompt.
     pub queue: Percentiles,
@@ -94,8 +94,8 @@ fn tpot(request: &Request, served: &Served) -> Option<f64> {
     (request.output > 1).then(|| seconds(served.first, served.last) / (request.output - 1) as f64)
 }
 
-/// Counts a run.
-pub fn summarise(requests: &[Request], outcome: &Outcome, objective: Objective) -> Summary {
+/// Counts a run of requests that were to arrive within `window` seconds; 0 where they say it themselves, as those of a trace.
+pub fn summarise(requests: &[Request], outcome: &Outcome, objective: Objective, window: f64) -> Summary {
     let all = || requests.iter().zip(&outcome.served);
     let times = |of: fn(&Served) -> (u64, u64)| {
         Percentiles::of(
@@ -122,7 +122,7 @@ pub fn summarise(requests: &[Request], outcome: &Outcome, objective: Objective) 
     let count = requests.len().max(1) as f64;
     let first = outcome.served.iter().map(|served| served.arrived).min().unwrap_or(0);
     let last = outcome.served.iter().map(|served| served.last).max().unwrap_or(0);
-    let lasted = seconds(first, last).max(1e-9);
+    let lasted = seconds(first, last).max(window).max(1e-9);
     Summary {
         requests: requests.len(),
         seconds: lasted,
