@@ -59,6 +59,17 @@ fn options_are_plans_beside_each_other() {
     assert!(options.fastest.unsure.is_empty(), "{:?}", options.fastest);
 }
 
+/// Goal: a rack of 72 GPUs has a plan by itself: the batch that nobody gave is one that replicas share evenly.
+#[test]
+fn a_batch_that_nobody_gave_is_shared_by_replicas() {
+    for (gpus, batch) in [(72, 576), (64, 512), (24, 768)] {
+        let request = Request { global_batch: None, micro_batch: Some(1), ..request("gb200-nvl72", gpus) };
+        let best = plan(&request, &Watch::default()).unwrap().layouts.remove(0).layout;
+        assert_eq!(best.global_batch, batch);
+        assert_eq!(batch % u64::from(best.data), 0);
+    }
+}
+
 /// Goal: a count on which nothing fits is a row, and an error where all are so; questions that cannot be compared are refused.
 #[test]
 fn what_has_no_plan_is_told_beside_the_others() {

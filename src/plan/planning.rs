@@ -141,7 +141,10 @@ impl Planning {
         }
         let tokens = TOKENS[usize::from(request.gpus >= MANY_GPUS)];
         let batch = request.global_batch.unwrap_or_else(|| {
-            let sequences = (tokens / sequence).max(1).next_power_of_two();
+            // Replicas share a batch evenly: 72 GPUs that of 9 x 64 sequences.
+            let gpus = request.gpus.max(1);
+            let odd = gpus >> gpus.trailing_zeros();
+            let sequences = odd * (tokens / sequence).max(1).div_ceil(odd).next_power_of_two();
             notes.push(format!(
                 "a step has {sequences} sequences of {sequence} tokens: give --global-batch for another"
             ));
