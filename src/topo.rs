@@ -16,6 +16,7 @@ use collcast_sim::nccl::PathClass;
 use collcast_sim::nccl::graphs::{ChannelPath, Graph, Graphs, Pattern};
 use collcast_sim::nccl::search::{self, Given};
 use collcast_sim::network::{Route, Router};
+use collcast_sim::predict::Settings;
 use collcast_sim::topology::Topology;
 use collcast_topologies::xml::{self, Document};
 use collcast_topologies::{builtin, graph};
@@ -183,7 +184,8 @@ pub fn graphs(request: &GraphsRequest) -> Result<GraphsOutcome, Error> {
         None => Given::default(),
     };
     let told = told(&topology, site.nccl.as_deref(), &site.env)?;
-    let options = search::Options::new(&topology, &told.settings.nccl, told.settings.transport, given);
+    let Settings { nccl, version, transport, .. } = &told.settings;
+    let options = search::Options::new(&topology, (nccl, version.unwrap_or_default()), *transport, given);
     let graphs = search::graphs(&topology, ranks, &options);
     let all = [
         ("ring", Some(&graphs.ring)),

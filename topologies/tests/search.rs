@@ -5,7 +5,7 @@
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::nccl::graphs::{Graph, Graphs, Pattern};
-use collcast_sim::nccl::search::{Given, Known, Options, graphs, graphs_of};
+use collcast_sim::nccl::search::{Given, Known, Options, Sends, graphs, graphs_of};
 use collcast_sim::nccl::{Environment, NcclSettings, Version};
 use collcast_sim::nccl::{Limits, Plan};
 use collcast_sim::nccl::{PathClass, Transport};
@@ -121,11 +121,11 @@ fn draw(hosts: &str) -> Topology {
     spec.unwrap_or_else(|e| panic!("{}", e.render())).build().unwrap()
 }
 
-/// Goal: two p4d.24xlarge get the 8 channels that aws-samples/aws-efa-eks (README.md) shows in a log:
-/// `8 coll channels, 8 p2p channels`.
+/// Goal: two p4d.24xlarge get the channels that aws-samples/aws-efa-eks (README.md) shows in a log of NCCL 2.9.9:
+/// `8 coll channels, 8 p2p channels, 1 p2p channels per peer`.
 #[test]
 fn p4d() {
-    let found = search(&draw(
+    let machine = draw(
         "count = 2\n\
         gpus = { count = 8, kind = \"A100-SXM4-40GB\", compute_capability = 80, memory_rate = \"1.555 TB/s\" }\n\
         nvlink = { kind = \"nvswitch\", links_per_gpu = 12, rate_per_link = \"25 GB/s\" }\n\
@@ -133,9 +133,43 @@ fn p4d() {
         cpu = \"GenuineIntel\" }\n\
         [hosts.nics]\nkind = \"efa\"\ncount = 4\nrate = \"100 Gb/s\"\ngpu = [0, 2, 4, 6]\ngpudirect = true\n\
         [fabric]\nkind = \"single-switch\"\nrouting = \"spray\"\n",
-    ));
+    );
+    let sends = Sends { version: Version::new(2, 9, 9), ..Sends::default() };
+    let found = graphs(&machine, machine.ranks(), &Options { sends, ..Options::default() });
     assert_eq!((found.ring.channels, found.ring.speed_inter), (4, 12.0));
-    assert_eq!((found.channels, found.p2p_channels.0, found.ring.latency_inter), (8, 8, 75.0));
+    assert_eq!((found.channels, found.p2p_channels, found.ring.latency_inter), (8, (8, 1), 75.0));
+}
+
+/// Goal: channels to a peer over the network follow the version (`src/graph/paths.cc` of 2.12.12, 2.28.3 and 2.29.2): two, then
+/// fewer among many ranks, then by the NIC's rate. Settings have the last word.
+#[test]
+fn sends_have_the_channels_of_their_version() {
+    let per_peer = |machine: &str, hosts: u32, sends: Sends| {
+        let machine = load(machine, Some(hosts), None).unwrap();
+        graphs(&machine, machine.ranks(), &Options { sends, ..Options::default() }).p2p_channels
+    };
+    let of = |minor: u16, hosts: u32| {
+        per_peer("dgx-h100", hosts, Sends { version: Version::new(2, minor, 3), ..Sends::default() })
+    };
+    for (minor, expected) in [(8, [1, 1, 1, 1]), (12, [2, 2, 2, 2]), (28, [2, 2, 1, 1]), (29, [4, 4, 2, 1])] {
+        assert_eq!([2, 4, 8, 16].map(|hosts| of(minor, hosts)), expected.map(|per_peer| (16, per_peer)), "2.{minor}");
+    }
+    // A GPU without a PCIe switch counts the NICs that fill its link to the CPU: two of 200 Gb/s of PCIe 5.
+    let two = "count = 16\n\
+        gpus = { count = 8, kind = \"H100-SXM5-80GB\", compute_capability = 90, memory_rate = \"3.35 TB/s\" }\n\
+        nvlink = { kind = \"nvswitch\", links_per_gpu = 18, rate_per_link = \"25 GB/s\" }\n\
+        pcie = { generation = 5, lanes = 16, switches_per_socket = 0, sockets = 8, interconnect = \"10 GB/s\", \
+        cpu = \"GenuineIntel\" }\n\
+        [hosts.nics]\nkind = \"infiniband\"\ncount = 16\nrate = \"200 Gb/s\"\nper_gpu = 2\ngpudirect = true\n\
+        [fabric]\nkind = \"single-switch\"\n";
+    let two = draw(two);
+    let sends = Sends { version: Version::new(2, 28, 3), ..Sends::default() };
+    let found = graphs(&two, two.ranks(), &Options { sends, ..Options::default() });
+    assert_eq!(found.p2p_channels.1, 2, "{found:?}");
+    let set = Sends { per_peer: Some(8), least: Some(32), ..Sends::default() };
+    assert_eq!(per_peer("dgx-h100", 8, set), (32, 8));
+    let set = Sends { most: Some(2), ..Sends::default() };
+    assert_eq!(per_peer("dgx-h100", 2, set), (2, 1));
 }
 
 /// Goal: a NIC that hangs from a CPU is reached through it, where one behind the GPUs' switch is not.

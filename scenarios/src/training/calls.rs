@@ -18,6 +18,8 @@ use crate::work::Routing;
 /// Members of a group that are simulated at most. Of a larger group two smaller ones are, and what the one takes longer
 /// than the other is added for each step more: each step of a ring, and each level of a tree, does the same.
 const MEMBERS: u64 = 64;
+/// Blocks that send tokens to their experts, each to all ranks: multiprocessors of DeepEP's kernels (`Buffer.num_sms`).
+const TOKEN_BLOCKS: u32 = 20;
 /// The same where many layouts are compared: most of a search is spent on simulating calls.
 const FEW_MEMBERS: u64 = 16;
 
@@ -231,10 +233,14 @@ impl<'a> Calls<'a> {
             Exchange::Collective(_) => Choice::Auto,
             Exchange::Shift | Exchange::Tokens(_) => Choice::Forced(Algorithm::Direct),
         };
+        let own = match exchange {
+            Exchange::Tokens(_) => Settings { channels: Some(TOKEN_BLOCKS), spread: true, ..self.settings },
+            Exchange::Collective(_) | Exchange::Shift => self.settings,
+        };
         let profile = self.predictor.profile();
         let kept = profile.block_speed(profile.gemm_memory());
         let (alone, _, slower) =
-            self.predictor.predict_groups(&groups, &call, (choice, Choice::Auto), &self.settings, Some(kept))?;
+            self.predictor.predict_groups(&groups, &call, (choice, Choice::Auto), &own, Some(kept))?;
         let seconds = alone.kernel.as_us() * 1e-6;
         let of_alone = |time: SimDuration| time.as_us() / alone.time.as_us().max(1e-9);
         let slower = slower.map_or(alone.kernel, |s| s.kernel);

@@ -6,6 +6,7 @@
 
 use super::dealing::{Share, cell_bytes, deal};
 use super::old;
+use super::plan;
 use super::plan::{Dealing, MAX_CHANNELS, MAX_NVLS_HEADS, Old, Plan, STEPS};
 use super::rules::{Deals, Rules};
 use super::version::Version;
@@ -39,6 +40,8 @@ pub struct Limits {
     pub ranks_per_host: u32,
     /// Version of NCCL whose rules cut.
     pub version: Version,
+    /// See [`Settings::spread`](crate::predict::Settings::spread).
+    pub spread: bool,
 }
 
 impl Default for Limits {
@@ -55,6 +58,7 @@ impl Default for Limits {
             hosts: 1,
             ranks_per_host: 8,
             version: Version::NEWEST,
+            spread: false,
         }
     }
 }
@@ -100,6 +104,7 @@ impl Plan {
             dealing,
             direct,
             channels_per_peer: 1,
+            peers: 1,
             aggregate,
             old: Old::default(),
         };
@@ -116,7 +121,7 @@ impl Plan {
         let all = u64::from(limits.p2p_channels.0.max(1));
         let most = u64::from(limits.p2p_channels.1.max(1)).min(all);
         let mut channels = most;
-        while channels * u64::from(call.ranks) > all && channels > 1 {
+        while channels * u64::from(call.ranks) > all && channels > 1 && !limits.spread {
             channels /= 2;
         }
         let (min_part, max_part) = match protocol {
@@ -137,8 +142,12 @@ impl Plan {
         };
         let full_threads = limits.threads.unwrap_or(default_threads(Algorithm::Direct, protocol)).clamp(32, 1024);
         let grain = (16 / element).max(1);
-        // Peers are dealt to channels in rounds; a round takes `channels` of them.
-        let rounds = if call.collective == Collective::SendRecv { 1 } else { u64::from(call.ranks) };
+        // Peers are dealt to channels in batches, each of which takes `channels` of them.
+        let hosts = limits.hosts.clamp(1, call.ranks.max(1));
+        let rounds = match call.collective {
+            Collective::SendRecv => 1,
+            _ => u64::from(plan::peer_batches(hosts, call.ranks.div_ceil(hosts))),
+        };
         let blocks = channels * rounds.min((all / channels).max(1));
         Self {
             algorithm: Algorithm::Direct,
@@ -154,6 +163,7 @@ impl Plan {
             dealing: Dealing::Evenly,
             direct: false,
             channels_per_peer: u32::try_from(channels).unwrap_or(u32::MAX),
+            peers: if limits.spread { u32::MAX } else { plan::PEER_BATCH },
             aggregate: 1,
             old: Old::default(),
         }
@@ -178,6 +188,7 @@ impl Plan {
             dealing: Dealing::Evenly,
             direct: false,
             channels_per_peer: 1,
+            peers: 1,
             aggregate: 1,
             old: Old::default(),
         }

@@ -7,6 +7,14 @@ use crate::collective::{Algorithm, Protocol};
 
 /// Places in a FIFO, in steps: `NCCL_STEPS`.
 pub const STEPS: u32 = 8;
+/// Peers that a block of send and receive serves at a time (`NCCL_MAX_DEV_WORK_P2P_PER_BATCH`).
+pub const PEER_BATCH: u32 = 8;
+
+/// Batches of peers that channels of send and receive are dealt: inside a host each is one by itself
+/// (`ncclP2pChannelBaseForRound`).
+pub(crate) fn peer_batches(hosts: u32, ranks_per_host: u32) -> u32 {
+    if hosts > 1 { hosts * ranks_per_host.div_ceil(PEER_BATCH) } else { ranks_per_host }
+}
 /// Threads of a block that sends and receives (`NCCL_MAX_NTHREADS`).
 pub const P2P_THREADS: u32 = 640;
 /// Most heads of a host: `NCCL_MAX_NVLS_ARITY`.
@@ -111,6 +119,8 @@ pub struct Plan {
     /// Channels that carry the message of one pair together, of send and receive: `p2pnChannelsPerPeer` at most; 1 of
     /// the others.
     pub channels_per_peer: u32,
+    /// Peers that a block serves at a time, of send and receive; 1 of the others.
+    pub peers: u32,
     /// Chunks that PAT packs into one step of a FIFO (`aggFactor`); 1 of the others.
     pub aggregate: u32,
     /// What an old version does otherwise.

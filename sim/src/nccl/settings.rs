@@ -46,6 +46,8 @@ pub struct NcclSettings {
     pub min_p2p_channels: Option<u32>,
     /// `NCCL_MAX_P2P_NCHANNELS`.
     pub max_p2p_channels: Option<u32>,
+    /// `NCCL_NCHANNELS_PER_NET_PEER`.
+    pub channels_per_net_peer: Option<u32>,
     /// `NCCL_NTHREADS`: LL and Simple.
     pub threads: Option<u32>,
     /// `NCCL_LL128_NTHREADS`.
@@ -196,6 +198,7 @@ impl Environment {
             "NCCL_MAX_CTAS" => self.settings.max_ctas = self.count(name, value),
             "NCCL_MIN_P2P_NCHANNELS" => self.settings.min_p2p_channels = self.count(name, value),
             "NCCL_MAX_P2P_NCHANNELS" => self.settings.max_p2p_channels = self.count(name, value),
+            "NCCL_NCHANNELS_PER_NET_PEER" => self.settings.channels_per_net_peer = self.count(name, value),
             "NCCL_NTHREADS" => self.settings.threads = self.threads(name, value, 64, 512),
             "NCCL_LL128_NTHREADS" => self.settings.ll128_threads = self.threads(name, value, 160, 640),
             "NCCL_THREAD_THRESHOLDS" => self.thresholds(value),

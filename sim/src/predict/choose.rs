@@ -38,8 +38,6 @@ impl Predictor<'_> {
     pub fn limits(&self, ranks: u32, settings: &Settings) -> Limits {
         let graphs = self.graph(ranks, settings);
         let nccl = &settings.nccl;
-        let (all, per_peer) = graphs.p2p_channels;
-        let all = all.min(nccl.max_p2p_channels.unwrap_or(u32::MAX)).max(nccl.min_p2p_channels.unwrap_or(1)).max(1);
         Limits {
             channels: settings.channels.unwrap_or_else(|| self.model(&graphs, settings).channels()).max(1),
             exact_channels: settings.channels.is_some(),
@@ -47,11 +45,12 @@ impl Predictor<'_> {
             threads: None,
             threshold: None,
             buffers: nccl.buffers.resolved(),
-            p2p_channels: settings.channels.map_or((all, per_peer.min(all)), |told| (told.max(1), told.max(1))),
+            p2p_channels: settings.channels.map_or(graphs.p2p_channels, |told| (told.max(1), told.max(1))),
             network: graphs.hosts > 1,
             hosts: graphs.hosts,
             ranks_per_host: graphs.ranks_per_host.0,
             version: self.version(settings),
+            spread: settings.spread,
         }
     }
 

@@ -17,7 +17,7 @@ use crate::call::Call;
 use crate::collective::{Algorithm, Collective, Protocol};
 use crate::domain::Reason;
 use crate::engine::{Unobserved, WORK_PER_SECOND, mix};
-use crate::nccl::plan::part_of;
+use crate::nccl::plan::{part_of, peer_batches};
 use crate::network::Row;
 use crate::schedule::Schedule;
 use crate::units::SimDuration;
@@ -108,9 +108,13 @@ impl Predictor<'_> {
         if is_even_ring || rooted && (row.unlike.is_some() || call.root.0 >= row.each) {
             return None;
         }
+        let plan = &whole.schedule.plan;
+        let groups = plan.channels / plan.channels_per_peer.max(1);
+        // Fewer hosts than groups of channels leave some without a peer.
+        let too_few = |hosts| plan.algorithm == Algorithm::Direct && peer_batches(hosts, row.each) < groups;
         let mut seen: Vec<(u32, Prediction)> = Vec::new();
         for hosts in numbers(row.hosts, row.below) {
-            let Some(from) = window(hosts, &row) else { continue };
+            let Some(from) = window(hosts, &row).filter(|_| !too_few(hosts)) else { continue };
             // Larger parts together take as long as the whole.
             if hosts * times_least > row.hosts {
                 break;

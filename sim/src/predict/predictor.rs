@@ -15,7 +15,7 @@ use crate::domain::{Beyond, Reason};
 use crate::engine::Teller;
 use crate::ids::{Rank, VertexId};
 use crate::memo::Memo;
-use crate::nccl::search::{self, Given, Options};
+use crate::nccl::search::{self, Given, Options, Sends};
 use crate::nccl::{Graphs, Plan, Transport, Tuner, Version};
 use crate::network::{Grounds, order_by};
 use crate::profile::Profile;
@@ -52,8 +52,8 @@ pub(super) type RunsAs = (u64, Plan, Settings, Option<u64>);
 /// A prediction of groups together, the shares of its resources in their order, and that with slower blocks.
 pub(super) type Together = (Prediction, Vec<f64>, Option<Prediction>);
 
-/// What NCCL's search depends on: the GPUs of its ranks, multicast, reduction in the network, transport.
-type Asked = (Vec<VertexId>, bool, bool, Transport);
+/// What graphs depend on: the GPUs of its ranks, multicast, reduction in the network, transport, and channels of sends.
+type Asked = (Vec<VertexId>, bool, bool, Transport, Sends);
 
 /// The graphs that NCCL finds, and in which order its channels visit ranks.
 type Found = (Arc<Graphs>, Arc<Order>);
@@ -133,10 +133,11 @@ impl<'a> Predictor<'a> {
     }
 
     fn found(&self, ranks: u32, settings: &Settings) -> Found {
-        let options = Options::new(self.topology, &settings.nccl, settings.transport, Given::default());
+        let told = (&settings.nccl, self.version(settings));
+        let options = Options::new(self.topology, told, settings.transport, Given::default());
         let all: Vec<Rank> = (0..ranks.min(self.topology.ranks())).map(Rank).collect();
         let gpus = all.iter().map(|&rank| self.topology.gpu_of(rank)).collect();
-        let asked = (gpus, options.multicast, options.collnet, options.transport);
+        let asked = (gpus, options.multicast, options.collnet, options.transport, options.sends);
         self.found.get(asked, || {
             let options = Options { given: self.given.clone(), ..options };
             let graphs = search::graphs_of(self.topology, &all, &options, &self.nodes);

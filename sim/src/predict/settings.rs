@@ -35,6 +35,8 @@ pub struct Settings {
     /// NCCL has registered the buffers with the peers, who store right into them where it saves a copy: memory of
     /// `ncclMemAlloc` in a CUDA graph (`NCCL_GRAPH_REGISTER`), or of `ncclCommRegister`.
     pub registered: bool,
+    /// Blocks of send and receive serve all peers at once, as kernels do that are not NCCL's.
+    pub spread: bool,
     /// Fold symmetric lanes; off only to check that folding changes nothing.
     pub fold: bool,
 }
@@ -50,6 +52,7 @@ impl Default for Settings {
             nccl: NcclSettings::default(),
             transport: Transport::default(),
             registered: false,
+            spread: false,
             fold: true,
         }
     }

@@ -3,9 +3,10 @@
 //!
 //! In each round a rank sends to the rank at some distance before it and receives from the one
 //! at that distance behind it, in hosts and in places inside a host. Rounds are dealt to groups
-//! of [`Plan::channels_per_peer`] channels, which share one message; a block sends and receives at once in two
-//! lanes. Source: NCCL 2.30 `src/init.cc` (order of rounds), `src/enqueue.cc` (point-to-point
-//! part), restated.
+//! of [`Plan::channels_per_peer`] channels, which share one message: one by one inside a host, and up to [`PEER_BATCH`] of a
+//! host's together over several. A block sends and receives at once in two lanes. It serves up to [`Plan::peers`] rounds at a
+//! time, a chunk of each in turn. Source: NCCL 2.30 `src/init.cc` (order of rounds), `src/include/channel.h`
+//! (`ncclP2pChannelBaseForRound`), `src/enqueue.cc` (point-to-point part), restated.
 
 use smallvec::smallvec;
 
@@ -15,19 +16,22 @@ use super::{Call, Conn, Generator, Order, Worker};
 use crate::collective::{Collective, Protocol};
 use crate::ids::{ChannelId, Lane, Rank};
 use crate::nccl::Plan;
+use crate::nccl::plan::PEER_BATCH;
 
 const RANK: Var = Var(0);
 const HOST: Var = Var(1);
 const SLOT: Var = Var(2);
-const STRIDE: Var = Var(3);
+const MOST: Var = Var(3);
 const ROUNDS: Var = Var(4);
 const PART: Var = Var(5);
 const LOCAL: Var = Var(6);
+const ROUND: Var = Var(7);
+const FIRST: Var = Var(8);
 const Q: Var = Var(9);
 const PEER: Var = Var(10);
 const LEN: Var = Var(11);
 const L: Var = Var(12);
-const OFF: Var = Var(13);
+const TURN: Var = Var(13);
 const SIZE: Var = Var(14);
 const SELF: Var = Var(15);
 
@@ -39,6 +43,40 @@ struct Direct {
     call: Call,
     plan: Plan,
     rounds: Rounds,
+    dealt: Dealt,
+}
+
+/// Rounds by the group of channels that serves them.
+#[derive(Debug)]
+struct Dealt {
+    /// All of them, those of the first group first.
+    rounds: Vec<u32>,
+    /// By group: where its rounds begin; and where the last ends.
+    first: Vec<u32>,
+}
+
+impl Dealt {
+    fn new(rounds: &Rounds, groups: u32) -> Self {
+        let all = u32::try_from(rounds.distances.len()).unwrap_or(u32::MAX);
+        let mut dealt: Vec<Vec<u32>> = vec![Vec::new(); groups as usize];
+        for round in 0..all {
+            dealt[(rounds.batch(round) % groups) as usize].push(round);
+        }
+        let first =
+            (0..=groups as usize).map(|group| dealt[..group].iter().map(Vec::len).sum::<usize>() as u32).collect();
+        Self { rounds: dealt.concat(), first }
+    }
+
+    /// The place of a round among those of a group, if the group serves it.
+    fn place(&self, group: u32, round: u32) -> Option<u32> {
+        let (from, to) = (self.first[group as usize], self.first[group as usize + 1]);
+        (from..to).find(|&at| self.rounds[at as usize] == round)
+    }
+}
+
+/// Groups of channels of a plan.
+fn groups(plan: &Plan) -> u32 {
+    (plan.channels / plan.channels_per_peer.max(1)).max(1)
 }
 
 /// Who talks to whom in which round.
@@ -82,6 +120,14 @@ impl Rounds {
         Self { hosts, locals, place_of, rank_of, distances, round_of }
     }
 
+    /// The batch of a round.
+    fn batch(&self, round: u32) -> u32 {
+        if self.hosts == 1 {
+            return round;
+        }
+        round / self.locals * self.locals.div_ceil(PEER_BATCH) + round % self.locals / PEER_BATCH
+    }
+
     fn peer(&self, rank: Rank, round: u32, back: bool) -> Rank {
         let ((host, local), (hosts, locals)) = (self.place_of[rank.index()], self.distances[round as usize]);
         let step = |at: u32, distance: u32, n: u32| if back { (at + n - distance) % n } else { (at + distance) % n };
@@ -110,22 +156,23 @@ impl Rounds {
 
 /// A round has a chunk for each pair that talks, on every channel of its group.
 pub(super) fn form(call: &Call, plan: &Plan) -> Form {
-    let groups = u64::from((plan.channels / plan.channels_per_peer.max(1)).max(1));
+    let groups = u64::from(groups(plan));
     let pairs = if call.collective == Collective::AllToAll { u64::from(call.ranks) } else { 1 };
     Form { channels: plan.channels, chunks: 1, sends: pairs.div_ceil(groups), each: 1 }
 }
 
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
     let rounds = Rounds::new(call.ranks, &order.hosts);
-    let templates = vec![template(call, plan, &rounds, SEND), template(call, plan, &rounds, RECV)];
-    (2, templates, Box::new(Direct { call: call.clone(), plan: *plan, rounds }))
+    let dealt = Dealt::new(&rounds, groups(plan));
+    let templates = [SEND, RECV].map(|lane| template(call, plan, (&rounds, &dealt), lane));
+    (2, templates.into(), Box::new(Direct { call: call.clone(), plan: *plan, rounds, dealt }))
 }
 
 fn signed(v: u64) -> i64 {
     i64::try_from(v).unwrap_or(i64::MAX)
 }
 
-fn template(call: &Call, plan: &Plan, rounds: &Rounds, lane: usize) -> Template {
+fn template(call: &Call, plan: &Plan, (rounds, dealt): (&Rounds, &Dealt), lane: usize) -> Template {
     let n = call.ranks;
     let (per, chunk, grain) = (signed(plan.per_channel), signed(plan.chunk), signed(plan.grain));
     let table = |f: &dyn Fn(Rank, Rank) -> u64| -> Table {
@@ -153,7 +200,7 @@ fn template(call: &Call, plan: &Plan, rounds: &Rounds, lane: usize) -> Template 
             (c(count), to * parts_in, from * parts_out)
         }
     };
-    let place = |buffer, base: &Expr| Some(Ref { buffer, offset: base.clone() + PART * per + OFF });
+    let place = |buffer, base: &Expr| Some(Ref { buffer, offset: base.clone() + PART * per + L * chunk });
     let op = |send: bool, recv: bool, src, dst| {
         Code::Op(Op {
             recv: if recv { smallvec![Q.into()] } else { smallvec![] },
@@ -161,7 +208,7 @@ fn template(call: &Call, plan: &Plan, rounds: &Rounds, lane: usize) -> Template 
             reduce: false,
             src,
             dst,
-            count: (LEN - OFF).min(SIZE),
+            count: (LEN - L * chunk).min(SIZE),
             span: SIZE.into(),
             ..Op::default()
         })
@@ -172,49 +219,56 @@ fn template(call: &Call, plan: &Plan, rounds: &Rounds, lane: usize) -> Template 
     } else {
         vec![op(false, false, place(Buffer::Input, &send_at), place(Buffer::Output, &recv_at))]
     };
-    let to_others = || c(1).min(SLOT + Q * STRIDE);
+    let to_others = || c(1).min(ROUND);
+    // Whether this peer has a chunk left, where others have more.
+    let left = || (LEN - L * chunk).max(0).min(1);
     let body = if sends {
         vec![
-            Code::For(SELF, c(0), to_others(), vec![op(true, false, place(Buffer::Input, &send_at), None)]),
-            Code::For(SELF, to_others(), c(1), own),
+            Code::For(SELF, c(0), left() * to_others(), vec![op(true, false, place(Buffer::Input, &send_at), None)]),
+            Code::For(SELF, to_others(), left(), own),
         ]
     } else {
-        vec![op(false, true, None, place(Buffer::Output, &recv_at))]
+        vec![Code::For(SELF, c(0), left(), vec![op(false, true, None, place(Buffer::Output, &recv_at))])]
     };
     // Nothing is received from oneself, nor copied in place.
     let part = (count - PART * per).max(0).min(per);
     let part = if sends && !call.in_place { part } else { part * to_others() };
-    let mut chunks = vec![Code::Let(OFF, L * chunk), Code::Let(SIZE, (LEN - OFF).round_up(grain).min(chunk))];
+    let served = Expr::Table(dealt.rounds.iter().map(|&round| i64::from(round)).collect(), Box::new(SLOT + Q));
+    let batch = i64::from(plan.peers.min(n));
+    let size = || (ROUNDS - FIRST * batch).min(batch);
+    let mut chunks = vec![
+        // Warps that serve peers at once do not wait for each other: every other block begins in the middle.
+        Code::Let(Q, FIRST * batch + (TURN + PART % 2 * (size() / 2)) % size()),
+        Code::Let(ROUND, served),
+        Code::Let(PEER, rounds.peer_expr(&ROUND.into(), !sends)),
+        Code::Let(LEN, part),
+        Code::Let(SIZE, (LEN - L * chunk).round_up(grain).min(chunk)),
+    ];
     chunks.extend(body);
-    let round = SLOT + Q * STRIDE;
     Template::new(&[Code::For(
-        Q,
+        FIRST,
         c(0),
-        ROUNDS.into(),
-        vec![
-            Code::Let(PEER, rounds.peer_expr(&round, !sends)),
-            Code::Let(LEN, part),
-            Code::For(L, c(0), (LEN + chunk - 1) / chunk, chunks),
-        ],
+        (ROUNDS + (batch - 1)) / batch,
+        vec![Code::For(L, c(0), MOST.into(), vec![Code::For(TURN, c(0), size(), chunks)])],
     )])
 }
 
 impl Direct {
-    /// Which rounds a channel group serves for a lane: the first, their distance, how many.
-    fn served(&self, rank: Rank, group: u32, groups: u32, sends: bool) -> Option<(u32, u32, u32)> {
+    /// Which rounds a channel group serves for a lane: the place of the first among all that are dealt, and how many.
+    fn served(&self, rank: Rank, group: u32, sends: bool) -> Option<(u32, u32)> {
         let (n, root) = (self.call.ranks, self.call.root);
-        let every = (group < n).then(|| (group, groups, (n - group).div_ceil(groups)));
-        let only = |round: u32| (round % groups == group).then_some((round, 1, 1));
+        let (first, end) = (self.dealt.first[group as usize], self.dealt.first[group as usize + 1]);
+        let only = |round: u32| self.dealt.place(group, round).map(|at| (at, 1));
         match self.call.collective {
             Collective::SendRecv => {
                 let (from, to) = if sends { (rank.0, rank.0 + 1) } else { (rank.0 + n - 1, rank.0) };
-                (group == 0).then(|| (self.rounds.between(Rank(from % n), Rank(to % n)), 1, 1))
+                only(self.rounds.between(Rank(from % n), Rank(to % n)))
             }
             Collective::Gather if sends => only(self.rounds.between(rank, root)),
             Collective::Gather if rank != root => None,
             Collective::Scatter if sends && rank != root => None,
             Collective::Scatter if !sends => only(self.rounds.between(root, rank)),
-            _ => every,
+            _ => (first < end).then_some((first, end - first)),
         }
     }
 }
@@ -230,17 +284,23 @@ impl Generator for Direct {
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
         let sends = lane.index() == SEND;
         let parts = self.plan.channels_per_peer.max(1);
-        let groups = (self.plan.channels / parts).max(1);
         let group = channel.0 / parts;
-        if group >= groups {
+        if group >= groups(&self.plan) {
             return None;
         }
         let conn = |src, dst| Conn::pair(src, dst, channel, 0);
-        let (slot, stride, rounds) = self.served(rank, group, groups, sends)?;
-        let peers: Vec<Rank> = (0..rounds).map(|q| self.rounds.peer(rank, slot + q * stride, !sends)).collect();
+        let (slot, rounds) = self.served(rank, group, sends)?;
+        let served = &self.dealt.rounds[slot as usize..][..rounds as usize];
+        let peers: Vec<Rank> = served.iter().map(|&round| self.rounds.peer(rank, round, !sends)).collect();
         if !sends && peers.iter().all(|&p| p == rank) {
             return None;
         }
+        let count = |&peer: &Rank| {
+            let (from, to) = if sends { (rank, peer) } else { (peer, rank) };
+            if self.call.counts.is_some() { self.call.pair_count(from, to) } else { self.call.count }
+        };
+        let most =
+            peers.iter().map(count).max().unwrap_or(0).min(self.plan.per_channel).div_ceil(self.plan.chunk.max(1));
         // A port per round; the round with oneself has a port too, which is never used.
         let (recv, send): (Vec<Conn>, Vec<Conn>) = if sends {
             (vec![], peers.into_iter().map(|p| conn(rank, p)).collect())
@@ -258,7 +318,7 @@ impl Generator for Direct {
                 (HOST, i64::from(host)),
                 (LOCAL, i64::from(local)),
                 (SLOT, i64::from(slot)),
-                (STRIDE, i64::from(stride)),
+                (MOST, signed(most)),
                 (ROUNDS, i64::from(rounds)),
                 (PART, i64::from(channel.0 % parts)),
             ],

@@ -6,15 +6,15 @@
 use std::sync::Arc;
 
 use super::options::Options;
+use super::options::Sends;
 use super::paths::{MAX_CHANNELS, Paths, kind};
 use super::system::{System, nvlink_bw};
 use crate::nccl::graphs::{ChannelPath, CpuVendor, Graph, Graphs, Pattern};
 use crate::nccl::path::PathClass;
+use crate::nccl::plan::PEER_BATCH;
 
 /// GB/s that one channel of send and receive is to carry over the network (`NCCL_P2P_PER_CHANNEL_NET_BW`).
 const P2P_NET_BW: f32 = 14.0;
-/// Peers that one kernel of send and receive serves at a time (`NCCL_MAX_DEV_WORK_P2P_PER_BATCH`).
-const P2P_BATCH: u32 = 8;
 
 /// A host of a communicator.
 pub(super) struct Member {
@@ -33,8 +33,7 @@ pub(super) struct Searched {
     capability: (u32, u32),
     vendor: CpuVendor,
     nvswitch: bool,
-    /// Fewest channels that send and receive would use to a peer, inside the host and across.
-    p2p: (u32, u32),
+    peers: Peers,
     /// Rate of the slowest network device in GB/s.
     net_bw: f32,
 }
@@ -49,7 +48,7 @@ impl Searched {
             capability: (capabilities().min().unwrap_or(0), capabilities().max().unwrap_or(0)),
             vendor: system.vendor,
             nvswitch: system.nvswitch.is_some(),
-            p2p: point_to_point(system, paths),
+            peers: Peers::new(system, paths),
             net_bw: slowest(system),
         }
     }
@@ -78,7 +77,7 @@ impl Searched {
             capability: (capabilities().min().unwrap_or(0), capabilities().max().unwrap_or(0)),
             vendor: system.vendor,
             nvswitch: system.nvswitch.is_some(),
-            p2p: (2, 2),
+            peers: Peers { inside: 2, by_rate: 2, by_link: 0 },
             net_bw: slowest(system),
         }
     }
@@ -88,31 +87,47 @@ fn slowest(system: &System) -> f32 {
     system.nets.iter().map(|n| n.bw).fold(f32::INFINITY, f32::min)
 }
 
-/// Channels of send and receive to one peer: two for each NVLink or for PCIe; across hosts one for each
-/// NIC, or as many as its rate needs.
-fn point_to_point(system: &System, paths: &Paths) -> (u32, u32) {
-    let gpus = system.gpus.len();
-    let mut inside = u32::MAX;
-    let mut across = u32::MAX;
-    for g in 0..gpus {
-        for peer in (0..gpus).filter(|&p| p != g) {
-            let path = paths.gpu_to_gpu(system, peer, g);
-            let links = (path.bw / nvlink_bw(system.gpus[g].capability)) as u32;
-            inside = inside.min(if path.kind == kind::NVL { 2 * links.max(1) } else { 2 });
-        }
-        let enough = paths.cpu_bw(system, g);
-        let (mut nets, mut bw) = (0_u32, 0.0_f32);
-        for net in paths.preferred_nets(system, g) {
-            nets += 1;
-            bw += paths.gpu_to_net(system, g, net).bw;
-            if bw >= enough {
-                break;
+/// Fewest channels to one peer that send and receive have in a host's view (`ncclTopoGetNchannels`).
+#[derive(Clone, Copy, Debug)]
+struct Peers {
+    /// Inside the host: two for each NVLink, or for PCIe.
+    inside: u32,
+    /// To another host since 2.29: one for each NIC, or as many as its rate needs.
+    by_rate: u32,
+    /// The same before: NICs that fill the GPU's own link to a CPU; 0 below a PCIe switch.
+    by_link: u32,
+}
+
+impl Peers {
+    fn new(system: &System, paths: &Paths) -> Self {
+        let gpus = system.gpus.len();
+        let mut least = Self { inside: u32::MAX, by_rate: u32::MAX, by_link: u32::MAX };
+        for g in 0..gpus {
+            for peer in (0..gpus).filter(|&p| p != g) {
+                let path = paths.gpu_to_gpu(system, peer, g);
+                let links = (path.bw / nvlink_bw(system.gpus[g].capability)) as u32;
+                least.inside = least.inside.min(if path.kind == kind::NVL { 2 * links.max(1) } else { 2 });
             }
+            let fill = |nets: Vec<usize>, enough: f32| {
+                let (mut count, mut bw) = (0_u32, 0.0_f32);
+                for net in nets {
+                    if bw >= enough {
+                        break;
+                    }
+                    count += 1;
+                    bw += paths.gpu_to_net(system, g, net).bw;
+                }
+                (count, bw)
+            };
+            let (nets, bw) = fill(paths.preferred_nets(system, g), paths.cpu_bw(system, g));
+            let needed = if nets == 0 { 2 } else { nets.max((bw.trunc() / P2P_NET_BW).ceil() as u32) };
+            least.by_rate = least.by_rate.min(needed);
+            let own = system.links_of[system.gpus[g].node].iter().map(|&l| &system.links[l]);
+            let own = own.filter(|link| system.cpus.contains(&link.to)).map(|link| link.bw).fold(0.0, f32::max);
+            least.by_link = least.by_link.min(fill(paths.local_nets(system, g), own).0);
         }
-        let needed = if nets == 0 { 2 } else { nets.max((bw.trunc() / P2P_NET_BW).ceil() as u32) };
-        across = across.min(needed);
+        least
     }
-    (inside, across)
 }
 
 /// The graphs of a communicator over its hosts, in order.
@@ -171,7 +186,7 @@ pub(super) fn agree(members: &[Member], options: &Options) -> Graphs {
         nvls,
         channels: all,
         nvls_channels,
-        p2p_channels: p2p_channels(members, ranks, all.max(nvls_channels)),
+        p2p_channels: p2p_channels(members, ranks, all.max(nvls_channels), &options.sends),
         ring,
         tree,
     }
@@ -229,16 +244,30 @@ fn nvls_channels(members: &[Member], capability: u32, ranks_per_host: u32) -> u3
     }
 }
 
-/// Channels of send and receive, and those to one peer; both powers of two.
-fn p2p_channels(members: &[Member], ranks: u32, channels: u32) -> (u32, u32) {
+/// Channels of send and receive, and those to one peer; both powers of two (`ncclTopoComputeP2pChannels`).
+fn p2p_channels(members: &[Member], ranks: u32, channels: u32, told: &Sends) -> (u32, u32) {
+    let least = |of: fn(&Peers) -> u32| members.iter().map(|m| of(&m.searched.peers)).min().unwrap_or(1);
+    let channels = channels.min(told.most.unwrap_or(u32::MAX)).max(told.least.unwrap_or(1)).max(1);
+    let mut per_peer = least(|peers| peers.inside);
     let several = members.len() > 1;
-    let least = |s: &Searched| if several { s.p2p.0.min(s.p2p.1) } else { s.p2p.0 };
-    let per_peer = members.iter().map(|m| least(&m.searched)).min().unwrap_or(1);
-    let channels = channels.next_power_of_two();
-    let mut per_peer = per_peer.clamp(1, channels).next_power_of_two();
     if several {
+        per_peer = per_peer.min(match told.per_peer {
+            Some(set) => set,
+            None if told.version.since(29) => least(|peers| peers.by_rate),
+            // A block that serves many peers has no warp left to wait for them.
+            None if told.version.since(19) => {
+                let few = 2 * ranks > channels * PEER_BATCH / 2;
+                least(|peers| peers.by_link).max(if few { 1 } else { 2 })
+            }
+            None if told.version.since(12) => 2,
+            None => 1,
+        });
+    }
+    let mut per_peer = per_peer.clamp(1, channels).next_power_of_two();
+    let channels = channels.next_power_of_two();
+    if several && told.per_peer.is_none() && told.version.since(29) {
         // So that all peers fit into one round.
-        while per_peer > 1 && per_peer * ranks.div_ceil(P2P_BATCH) >= channels {
+        while per_peer > 1 && per_peer * ranks.div_ceil(PEER_BATCH) > channels {
             per_peer /= 2;
         }
     }

@@ -31,7 +31,7 @@ use system::System;
 
 pub use given::Given;
 pub(crate) use node::{Node, nodes};
-pub use options::Options;
+pub use options::{Options, Sends};
 
 /// GPUs of a node up to which it is searched: NCCL keeps at most so many nodes (`NCCL_TOPO_MAX_NODES`).
 const MOST_GPUS: usize = 576;
@@ -78,7 +78,7 @@ pub fn graphs_of(topology: &Topology, ranks: &[Rank], options: &Options, known: 
             of.push(id);
         }
     }
-    let told = format!("{options:?}");
+    let told = format!("{:?}", Options { sends: Sends::default(), ..options.clone() });
     let members = nodes
         .iter()
         .map(|node| {

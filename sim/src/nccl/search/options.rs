@@ -3,6 +3,7 @@
 use super::given::Given;
 use crate::nccl::settings::NcclSettings;
 use crate::nccl::transport::Transport;
+use crate::nccl::version::Version;
 use crate::topology::Topology;
 
 /// What the search cannot see in a topology; graphs that are given.
@@ -16,18 +17,41 @@ pub struct Options {
     pub transport: Transport,
     /// Graphs to take in place of the search (`NCCL_GRAPH_FILE`).
     pub given: Given,
+    /// What channels of send and receive depend on; the search does not.
+    pub sends: Sends,
+}
+
+/// What channels of send and receive depend on beside the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Sends {
+    /// NCCL's version.
+    pub version: Version,
+    /// `NCCL_MIN_P2P_NCHANNELS`.
+    pub least: Option<u32>,
+    /// `NCCL_MAX_P2P_NCHANNELS`.
+    pub most: Option<u32>,
+    /// `NCCL_NCHANNELS_PER_NET_PEER`.
+    pub per_peer: Option<u32>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { multicast: true, collnet: false, transport: Transport::default(), given: Given::default() }
+        let (transport, given, sends) = Default::default();
+        Self { multicast: true, collnet: false, transport, given, sends }
     }
 }
 
 impl Options {
-    /// What settings make of a machine.
-    pub fn new(topology: &Topology, settings: &NcclSettings, transport: Transport, given: Given) -> Self {
+    /// What settings of a version make of a machine.
+    pub fn new(
+        topology: &Topology,
+        (settings, version): (&NcclSettings, Version),
+        transport: Transport,
+        given: Given,
+    ) -> Self {
+        let (least, most) = (settings.min_p2p_channels, settings.max_p2p_channels);
         Self {
+            sends: Sends { version, least, most, per_peer: settings.channels_per_net_peer },
             multicast: settings.nvls != Some(false) && !topology.software.multicast_off,
             collnet: settings.collnet && topology.sharp,
             transport,
