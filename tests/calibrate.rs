@@ -266,6 +266,11 @@ fn a_fit_that_fits_nothing_is_refused() {
     let (code, _, err) = fit(&data, &[]);
     assert!(code == 1 && err.contains("no profile to use") && err.contains("--force"), "{code}: {err}");
     assert!(!std::path::Path::new(&profile).exists());
+    // So do they by whatever is held back.
+    for split in ["protocol", "size"] {
+        let (code, _, err) = fit(&data, &["--hold-back", split]);
+        assert!(code == 1 && err.contains(&format!("held back by {split}")), "{code}: {err}");
+    }
     let (code, _, err) = fit(&data, &["--force"]);
     assert!(code == 0 && std::fs::remove_file(&profile).is_ok(), "{err}");
     let (code, _, err) = fit("tests/data/h200x4_bench/nccl_simple_4.csv", &[]);

@@ -371,6 +371,31 @@ fn the_plugin_takes_what_is_advised() {
     }
 }
 
+/// Goal: advice does not reach far from the sizes that were asked about: between them stand NCCL's own choices.
+#[test]
+fn advice_ends_near_its_sizes() {
+    let table = |sizes: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().to_str().unwrap();
+        let (code, _, err) = collcast(&["tune", "dgx-h100", "-s", sizes, "--output", folder]);
+        assert_eq!(code, 0, "{err}");
+        let text = std::fs::read_to_string(dir.path().join("tuner.csv")).unwrap();
+        let lines = text.lines().filter(|line| line.starts_with("allreduce,"));
+        let cells = lines.map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
+        // By size: what the table takes.
+        let of = cells.map(|c| (c[1].parse().unwrap(), c[2].parse().unwrap(), format!("{} {} {}", c[3], c[4], c[5])));
+        of.collect::<Vec<(u64, u64, String)>>()
+    };
+    let (sparse, full) = (table("1M,64M"), table("1M,2M,4M,8M,16M,32M,64M"));
+    let takes = |table: &[(u64, u64, String)], bytes: u64| {
+        let line = table.iter().find(|line| (line.0..=line.1).contains(&bytes));
+        line.map(|line| line.2.clone()).unwrap()
+    };
+    for mebibytes in [1, 2, 4, 8, 16, 32, 64] {
+        assert_eq!(takes(&sparse, mebibytes << 20), takes(&full, mebibytes << 20), "{mebibytes} MiB");
+    }
+}
+
 /// Goal: a table is put to use and taken out again by two commands; what is no table or no library is refused.
 #[test]
 fn a_table_is_installed_and_undone() {

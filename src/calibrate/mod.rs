@@ -138,7 +138,9 @@ pub fn calibrate(request: &Request) -> Result<Outcome, Error> {
     }
     // Who measured tells more apart than runs of one machine do.
     let held = |split: Split| Some((split, crossed.get(&split).filter(|c| !c.held.is_empty())?));
-    let unseen = held(Split::Source).or_else(|| held(Split::Run));
+    let unseen = held(Split::Source)
+        .or_else(|| held(Split::Run))
+        .or_else(|| request.splits.iter().find_map(|&split| held(split)));
     let mut profile = about.describe(&fit, &request.name, &all);
     if let Some((_, crossed)) = unseen {
         profile.spreads = spreads(study.samples(), &crossed.held, &all);

@@ -139,6 +139,12 @@ impl Table {
                     let message = format!("{} is no table of `tune`: {warning}", table.display());
                     return Err(Error::usage(message, "write one: collcast tune TOPOLOGY -c all --output DIR"));
                 }
+                if let Some(file) = into.as_ref().filter(|file| !Install::holds_settings(file)) {
+                    let message = format!("{} has no lines of settings", file.display());
+                    let hint =
+                        "name a script of a shell, an env file or nccl.conf; without --into the lines are printed";
+                    return Err(Error::usage(message, hint));
+                }
                 let text = match into {
                     Some(file) if file.exists() => read_text("read the settings", file)?,
                     _ => String::new(),

@@ -32,10 +32,19 @@ pub struct Install {
 impl Install {
     /// Whether a file is for a shell: by its name, or by lines that are there already.
     pub fn is_exported(path: &Path, text: &str) -> bool {
-        path.extension().is_some_and(|ending| ending == "sh") || text.lines().any(|line| line.starts_with("export "))
+        let named =
+            path.extension().is_some_and(|ending| ["sh", "bash", "sbatch", "slurm"].iter().any(|e| ending == *e));
+        named || text.starts_with("#!") || text.lines().any(|line| line.starts_with("export "))
     }
 
-    /// A file of settings with the lines on top; a tuner that it loads is asked where the table has no line.
+    /// Whether a file can have lines that set variables: manifests and recipes of images have forms of their own.
+    pub fn holds_settings(path: &Path) -> bool {
+        let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+        let manifest = [".yaml", ".yml", ".json", ".toml"].iter().any(|ending| name.ends_with(ending));
+        !manifest && !name.contains("dockerfile") && !name.contains("containerfile")
+    }
+
+    /// A file of settings with the lines on top, below what a script must begin with; a tuner that it loads is asked where the table has no line.
     pub fn added_to(&self, text: &str) -> String {
         let before = undo(text);
         let mut rest = String::new();
@@ -49,7 +58,9 @@ impl Install {
             }
             rest.push_str(line);
         }
-        let mut out = format!("{BEGIN}\n");
+        let head = script_head(&rest);
+        let rest_of = rest.split_off(head);
+        let mut out = format!("{rest}{BEGIN}\n");
         let export = if self.exported { "export " } else { "" };
         let mut set = |name: &str, value: &str| {
             let _ = writeln!(out, "{export}{name}={value}");
@@ -66,8 +77,17 @@ impl Install {
             set("COLLCAST_TUNER_RECORD", &record.display().to_string());
         }
         let _ = writeln!(out, "{END}");
-        out + &rest
+        out + &rest_of
     }
+}
+
+/// Bytes of a script's first lines that must stay first: what runs it, and the options of a batch system.
+fn script_head(text: &str) -> usize {
+    if !text.starts_with("#!") {
+        return 0;
+    }
+    let first = |line: &&str| line.ends_with('\n') && (line.starts_with('#') || line.trim().is_empty());
+    text.split_inclusive('\n').take_while(first).map(str::len).sum()
 }
 
 /// The value that a line gives a variable.
@@ -135,6 +155,19 @@ mod tests {
         assert!(with.contains("\nNCCL_BUFFSIZE=8388608\n# collcast tune install: end\n"), "{with}");
         assert!(with.ends_with("# collcast tune install: was NCCL_BUFFSIZE=1\nNCCL_LL_BUFFSIZE=2\n"), "{with}");
         assert_eq!(undo(&with), text);
+    }
+
+    /// Goal: what runs a script and the options of its batch system stay first.
+    #[test]
+    fn scripts_begin_as_they_did() {
+        let text = "#!/bin/bash\n#SBATCH -N 2\n\nsrun train\n";
+        let with = install().added_to(text);
+        assert!(with.starts_with("#!/bin/bash\n#SBATCH -N 2\n\n# collcast tune install: begin"), "{with}");
+        assert!(with.ends_with("# collcast tune install: end\nsrun train\n"), "{with}");
+        assert_eq!((undo(&with).as_str(), install().added_to(&with)), (text, with));
+        assert!(Install::is_exported(Path::new("job"), text) && Install::is_exported(Path::new("a.sbatch"), ""));
+        assert!(["pod.yaml", "Dockerfile"].iter().all(|name| !Install::holds_settings(Path::new(name))));
+        assert!(["nccl.conf", "new.env", "job.sh"].iter().all(|name| Install::holds_settings(Path::new(name))));
     }
 
     proptest! {

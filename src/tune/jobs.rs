@@ -81,7 +81,7 @@ const ALL_SIZES: [u64; 31] = {
     sizes
 };
 
-/// The calls asked about, and those of sizes below and above all of these.
+/// The calls asked about, and those of sizes below, above and far from all of these.
 pub(super) fn asked(request: &Request, ranks: u32, measured: &[u64]) -> Result<Vec<Asked>, Error> {
     let free = if measured.is_empty() { &ALL_SIZES } else { measured };
     let mut asked = calls(request, ranks, request.sizes.as_deref().unwrap_or(free), false)?;
@@ -93,12 +93,18 @@ pub(super) fn asked(request: &Request, ranks: u32, measured: &[u64]) -> Result<V
     Ok(asked)
 }
 
-/// Whether a call is smaller or larger than all of its collective.
+/// Whether nothing is asked about calls of its size: it is smaller or larger than all of its collective, or between two
+/// that are more than four times apart, twice the one and half of the other or further. No advice reaches that far from a size.
 fn is_outside(asked: &[Asked], other: &Asked) -> bool {
     let of = asked.iter().filter(|a| a.call.collective == other.call.collective);
     let sizes: Vec<Bytes> = of.map(|asked| asked.call.size()).collect();
     let size = other.call.size();
-    sizes.iter().all(|&s| size < s) || sizes.iter().all(|&s| size > s)
+    let below = sizes.iter().filter(|&&s| s <= size).max();
+    let above = sizes.iter().filter(|&&s| s >= size).min();
+    match (below, above) {
+        (Some(below), Some(above)) => above.0 > 4 * below.0 && size.0 >= 2 * below.0 && above.0 >= 2 * size.0,
+        _ => true,
+    }
 }
 
 /// The calls of some sizes, each with the channels to try.

@@ -191,6 +191,7 @@ fn tune_with(
             .chain(open)
             .collect(),
         refused: refused(&calls),
+        contradicted: is_contradicted(&calls),
         ended: searched.ended,
         times: searched.times,
         measured_csv: searched.csv,
@@ -267,6 +268,12 @@ fn refused(calls: &[Tuned]) -> Option<String> {
     })
 }
 
+/// Whether most measured times of NCCL's choice are outside of what is forecast for it.
+fn is_contradicted(calls: &[Tuned]) -> bool {
+    let count = |what: &dyn Fn(&Tuned) -> bool| calls.iter().filter(|call| !call.beyond && what(call)).count();
+    count(&Tuned::is_contradicted) > count(&|call| call.default_candidate().measured.is_some()) / 2
+}
+
 /// Where there is no advice, or less reason to trust it.
 fn doubts(calls: &[Tuned]) -> Vec<String> {
     let asked: Vec<&Tuned> = calls.iter().filter(|call| !call.beyond).collect();
@@ -280,7 +287,7 @@ fn doubts(calls: &[Tuned]) -> Vec<String> {
         ));
     }
     let contradicted = count(&Tuned::is_contradicted);
-    if contradicted > count(&|call| call.default_candidate().measured.is_some()) / 2 {
+    if is_contradicted(calls) {
         doubts.push(format!(
             "at {contradicted} of {} sizes NCCL's choice took other than the forecast's interval; `collcast validate` says whether machine or model is at fault",
             asked.len()

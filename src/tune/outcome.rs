@@ -122,6 +122,8 @@ pub struct Outcome {
     pub machine: Machine,
     /// The calls, by collective and size: those asked about, and those of sizes below and above that settings hold for too.
     pub calls: Vec<Tuned>,
+    /// Whether most measured times of NCCL's choice are outside of what is forecast for it.
+    pub contradicted: bool,
     /// What to take over which sizes.
     pub ranges: Vec<Range>,
     /// What is lost without it.

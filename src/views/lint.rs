@@ -96,7 +96,10 @@ impl Outcome {
             plural(settings, "setting", "settings"),
             plural(self.looked_at.len(), "place", "places")
         );
-        let sentence = if self.findings.is_empty() {
+        let unread = settings == 0 && self.findings.is_empty();
+        let sentence = if unread {
+            format!("no setting of NCCL was found in {}", plural(self.looked_at.len(), "place", "places"))
+        } else if self.findings.is_empty() {
             format!("nothing is wrong with {looked}")
         } else {
             let counts = [(errors, "error", "errors"), (warnings, "warning", "warnings"), (notes, "note", "notes")];
@@ -114,9 +117,10 @@ impl Outcome {
                 _ => Status::Failed,
             },
             sentence,
-            confidence: "high: what NCCL 2.30 and its plugins read".to_owned(),
+            confidence: if unread { "none: nothing was judged" } else { "high: what NCCL 2.30 and its plugins read" }
+                .to_owned(),
             basis: "settings as written".to_owned(),
-            next: None,
+            next: unread.then(|| "an env file, nccl.conf, a script, a manifest or a log has settings".to_owned()),
         }
     }
 }

@@ -282,15 +282,29 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
     });
     let sentence = sentence + &step.unwrap_or_default() + &process;
     let next = if written {
-        "`collcast tune install DIR` loads tuner.csv, or source nccl.env; measure again and `collcast compare`"
+        "`collcast tune install DIR` loads tuner.csv, or nccl.env does (`set -a; . nccl.env`); measure again and `collcast compare`"
     } else {
         "`--output DIR` writes the settings"
     };
     let measured = advice.basis == Basis::Measured;
+    let doubted = measured && outcome.contradicted;
     Verdict {
-        status: if measured { Status::Ok } else { status },
+        status: if doubted {
+            Status::Warning
+        } else if measured {
+            Status::Ok
+        } else {
+            status
+        },
         sentence,
-        confidence: if measured { "high: measured here".to_owned() } else { confidence },
+        confidence: match measured {
+            true if doubted => {
+                "low: most measured times are far from any forecast; are they of this machine and of these protocols?"
+                    .to_owned()
+            }
+            true => "high: measured here".to_owned(),
+            false => confidence,
+        },
         basis: if measured { "measured".to_owned() } else { basis },
         next: Some(next.to_owned()),
     }

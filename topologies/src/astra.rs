@@ -120,16 +120,23 @@ pub fn read(source: Source<'_>, base: &ClusterSpec, like: &str) -> Result<(Strin
     );
     let _ = writeln!(out, "gpus = {{ count = {gpus}, kind = {} }}", text(&gpu.gpu.model));
     let rate = |rate: Bandwidth| text(&exact(rate));
+    // NCCL's search counts links: those of the GPU, as many as come nearest to the rate.
+    let link = gpu.nvlinks.first().map(|link| link.rate_per_link);
+    let links = |all: Bandwidth, ways: u32| {
+        let each = link.map_or(1, |link| ((all.get() as f64 / link.get() as f64).round() as u64).max(1));
+        let one = Bandwidth::new(all.get() / each).unwrap_or(all);
+        format!("links_per_gpu = {}, rate_per_link = {}", each * u64::from(ways), rate(one))
+    };
     let nvlink = match inner {
         None => "{ kind = \"none\" }".to_owned(),
         Some(Dimension { shape: Shape::Switch, rate: one, .. }) => {
-            format!("{{ kind = \"nvswitch\", links_per_gpu = 1, rate_per_link = {} }}", rate(one))
+            format!("{{ kind = \"nvswitch\", {} }}", links(one, 1))
         }
         Some(Dimension { shape: Shape::FullyConnected, rate: one, npus }) => {
-            format!("{{ kind = \"mesh\", links_per_gpu = {}, rate_per_link = {} }}", npus - 1, rate(one))
+            format!("{{ kind = \"mesh\", {} }}", links(one, npus - 1))
         }
         Some(Dimension { shape: Shape::Ring, rate: one, .. }) => {
-            format!("{{ kind = \"ring\", links_per_gpu = 2, rate_per_link = {} }}", rate(one))
+            format!("{{ kind = \"ring\", {} }}", links(one, 2))
         }
     };
     let _ = writeln!(out, "nvlink = {nvlink}");

@@ -226,6 +226,13 @@ impl FabricSpec {
         }
         let per_unit = self.hosts_per_unit(builder, hosts);
         let leaves = self.leaves(builder, hosts, per_unit)?;
+        if leaves.len() <= 1 && matches!(self.oversubscription, Oversubscription::Thousandths(t) if t > 1000) {
+            let note = format!(
+                "fabric: over-subscription has no effect, as one leaf joins all {} hosts; fewer hosts_per_unit gives several",
+                hosts.len()
+            );
+            assume(builder, &note);
+        }
         if leaves.len() > 1 || self.spine.is_some() {
             self.spines(builder, &leaves, per_unit)?;
         }
@@ -377,8 +384,20 @@ impl FabricSpec {
                 1000
             }
         };
-        let up = (u64::from(down) * 1000).div_ceil(u64::from(thousandths));
-        Ok(u32::try_from(up).unwrap_or(MAX_SWITCHES).max(1))
+        let up =
+            u32::try_from((u64::from(down) * 1000).div_ceil(u64::from(thousandths))).unwrap_or(MAX_SWITCHES).max(1);
+        let met = f64::from(down) / f64::from(up);
+        let asked = f64::from(thousandths) / 1000.0;
+        if met < asked * 0.95 {
+            assume(
+                builder,
+                &format!(
+                    "fabric: leaves with {down} ports to hosts cannot be over-subscribed {asked:.2} : 1, and are {met:.2} : 1 \
+                     with {up} uplinks; more hosts_per_unit, or leaf = {{ rate, down, up }}, says it otherwise"
+                ),
+            );
+        }
+        Ok(up)
     }
 
     fn spines(&self, builder: &mut TopologyBuilder, leaves: &[Leaf], per_unit: usize) -> Result<(), TopologiesError> {

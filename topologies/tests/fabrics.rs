@@ -32,6 +32,21 @@ fn along(topology: &Topology, route: &Route) -> String {
     ends.collect::<Vec<_>>().join(" ")
 }
 
+/// Goal: an over-subscription that leaves cannot have is told, with what they have.
+#[test]
+fn an_oversubscription_that_is_not_met_is_told() {
+    let told = |fabric: &str| {
+        let machine = format!("name = \"x\"\n[[hosts]]\ncount = 8\nlike = \"dgx-h100\"\n[fabric]\n{fabric}\n");
+        build(&machine).assumptions.join("; ")
+    };
+    let rails = told("kind = \"rail-optimised\"\nhosts_per_unit = 2\noversubscription = 8");
+    assert!(rails.contains("cannot be over-subscribed 8.00 : 1, and are 2.00 : 1"), "{rails}");
+    let one = told("kind = \"fat-tree\"\noversubscription = 4");
+    assert!(one.contains("over-subscription has no effect"), "{one}");
+    let met = told("kind = \"fat-tree\"\nhosts_per_unit = 2\noversubscription = 4");
+    assert!(!met.contains("over-subscri"), "{met}");
+}
+
 fn time_us(topology: &Topology, channels: u32) -> f64 {
     time_by(topology, Algorithm::Ring, channels)
 }

@@ -311,20 +311,22 @@ fn logs_of_threads_and_of_mpirun_are_read_alike() {
     }
 }
 
-/// Goal: ASTRA-sim's own networks are hosts of that shape, at their rates of 2^30 bytes; the next dimension are hosts.
+/// Goal: ASTRA-sim's own networks are hosts of that shape, at their rates of 2^30 bytes, of as many NVLinks as the GPU needs for
+/// them; the next dimension are hosts.
 #[test]
 fn networks_of_astra_sim_are_machines() {
     let gib = |count: f64| count * 1.073_741_824;
     for (name, gpus, ends, links) in [
-        ("astra-hgx-h100.yml", 8, 400.0, (1, 1)),
-        ("astra-hgx-h100.json", 8, 400.0, (1, 1)),
-        ("astra-ring-4.yml", 4, 50.0, (2, 2)),
-        ("astra-full-8.yml", 8, 50.0, (7, 7)),
+        ("astra-hgx-h100.yml", 8, 400.0, (17, 1)),
+        ("astra-hgx-h100.json", 8, 400.0, (17, 1)),
+        ("astra-ring-4.yml", 4, 50.0, (4, 2)),
+        ("astra-full-8.yml", 8, 50.0, (14, 7)),
     ] {
         let (spec, topology, notes) = cluster(name, Some("dgx-h100"));
         assert_eq!((spec.host_count(), topology.ranks()), (1, gpus), "{name}");
         let nvlinks = &spec.groups[0].host.gpus[0].nvlinks;
-        assert!((nvlinks[0].rate_per_link.gb_per_s() - gib(ends)).abs() < 1e-3, "{name}: {nvlinks:?}");
+        let to_peer = nvlinks[0].rate_per_link.gb_per_s() * f64::from(nvlinks[0].count);
+        assert!((to_peer - gib(ends)).abs() < 1e-3, "{name}: {nvlinks:?}");
         let (count, peers) = (nvlinks.iter().map(|n| n.count).sum::<u32>(), nvlinks.len());
         assert_eq!((count, peers), links, "{name}");
         assert_eq!(spec.groups[0].host.gpus[0].gpu.model, "H100-SXM5-80GB");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use collcast_sim::ids::Rank;
 use collcast_sim::units::{Bytes, SimDuration};
-use collcast_sim::workload::{self, Compute, Mover, Op, OpGraph, Program, RankSpec, StreamKind};
+use collcast_sim::workload::{self, Mover, Op, OpGraph, Program, RankSpec, StreamKind};
 use rustc_hash::FxHashMap;
 
 use super::model::{Goal, GoalError, OPS_MAX, Operation, What};
@@ -388,8 +388,8 @@ impl<'g> Builder<'g> {
             .entry(cpu)
             .or_insert_with(|| program.stream(&format!("cpu {cpu}"), StreamKind::Compute, false));
         let time = SimDuration(ns.saturating_mul(1000));
-        let what = Compute { time, kernels: 1, waves: 1, tiles: [0; 2], memory_ppm: 0 };
-        self.push(place, stream, workload::What::Compute(what), "calc");
+        // A CPU's work takes nothing of a GPU, nor of another CPU.
+        self.push(place, stream, workload::What::Copy { time, memory_ppm: 0 }, "calc");
     }
 
     fn message(&mut self, place: Place, peer: u32, sends: bool) {

@@ -10,6 +10,7 @@ use collcast_sim::units::SimDuration;
 use collcast_sim::workload::{Communicate, Compute, Op, OpGraph, Program, RankSpec, StreamKind, What};
 
 use super::workload::{Call, Group, Pass, Workload};
+use crate::emit::MEMORY_WAVES;
 
 /// A step, and what of the file is taken otherwise than it says.
 #[derive(Clone, Debug)]
@@ -179,7 +180,9 @@ impl<'a> Writer<'a> {
     fn compute(&mut self, ns: u64, label: &str) {
         let after = std::mem::take(&mut self.pending);
         let time = SimDuration(ns.saturating_mul(1000));
-        let what = Compute { time, kernels: 1, waves: 1, tiles: [0; 2], memory_ppm: self.memory_ppm };
+        // The kernels of a layer: blocks of a call may start between theirs.
+        let (kernels, waves) = (1, MEMORY_WAVES);
+        let what = Compute { time, kernels, waves, tiles: [0; 2], memory_ppm: self.memory_ppm };
         self.push(self.compute, label, label.to_owned(), What::Compute(what), after);
     }
 

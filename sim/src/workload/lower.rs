@@ -754,6 +754,7 @@ pub(super) fn slices(
         let per_byte = profile.traffic_per_byte() / profile.memory(simulator.device.memory);
         let weight = (per_byte * WHOLE as f64 * WEIGHT_ONE as f64) as u64;
         let conns = Arc::make_mut(&mut instance.conns);
+        let mut senders: Vec<SmallVec<[u32; 1]>> = vec![SmallVec::new(); conns.len()];
         for lane in &instance.lanes {
             let rank = starts[lane.kernel as usize].1;
             let rate = instance.resources[lane.issue.0 as usize];
@@ -761,8 +762,17 @@ pub(super) fn slices(
                 lanes_of[rank].push((lane.issue.0, rate));
             }
             for &conn in lane.send.iter().filter(|&&c| c != UNUSED) {
-                let conn = &mut conns[conn as usize];
-                conn.uses.push(Section::Transfer, (builder.own[rank].memory + base, weight));
+                let (senders, memory) = (&mut senders[conn as usize], builder.own[rank].memory + base);
+                if !senders.contains(&memory) {
+                    senders.push(memory);
+                }
+            }
+        }
+        for (conn, senders) in conns.iter_mut().zip(senders) {
+            // Ranks that send over one connection together, as of NVLS, share its bytes.
+            let weight = weight / senders.len().max(1) as u64;
+            for memory in senders {
+                conn.uses.push(Section::Transfer, (memory, weight));
             }
         }
         let blocks: FxHashMap<u32, usize> =

@@ -143,6 +143,7 @@ impl<'l, 't> Reader<'l, 't> {
             }
             let rest = line.text[1..].trim_start();
             let (number, inner) = (line.number, indent + line.text.len() - rest.len());
+            let rest = without_tags(rest);
             if rest.is_empty() {
                 self.at += 1;
                 items.extend(self.block(indent + 1, depth + 1));
@@ -343,14 +344,17 @@ spec:
         export D=2
         # kept
         run
-  - name: side
+  - &side
+    name: side
+  - &last name: last
+    image: x
 ---
 kind: Other
 ";
         let all = documents(text);
         assert_eq!(all.len(), 2);
         let containers = all[0].get("spec").unwrap().get("containers").unwrap().items();
-        assert_eq!(containers.len(), 2);
+        assert_eq!(containers.len(), 3);
         let env = containers[0].get("env").unwrap().items();
         assert_eq!(env[0].get("value").unwrap().text(), Some("1"));
         assert_eq!((env[1].get("value").unwrap().text(), env[1].line), (Some("x # y"), 8));
@@ -359,6 +363,7 @@ kind: Other
         assert_eq!(block.line, 14);
         assert!(block.text().unwrap().contains("# kept"), "{block:?}");
         assert_eq!(containers[1].get("name").unwrap().text(), Some("side"));
+        assert_eq!(containers[2].get("image").unwrap().text(), Some("x"));
     }
 
     proptest::proptest! {
