@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::null_mut;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys as cu;
@@ -43,6 +43,12 @@ fn missing(what: impl Into<String>, hint: &str) -> ExecError {
     ExecError::Missing { what: what.into(), hint: hint.to_owned() }
 }
 
+/// Queues of a device. Streams that share one wait for each other, and kernels of ranks that wait for each other do so for ever:
+/// with the default of 8, and 8 ranks on one H200, the driver's own streams had some share one (2026-11-28).
+const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+/// Most that there are (CUDA programming guide).
+const MOST_CONNECTIONS: &str = "32";
+
 /// The number of devices of this machine, none of which is touched.
 ///
 /// # Errors
@@ -55,6 +61,13 @@ pub(crate) fn count() -> Result<i32, ExecError> {
             "run on a machine with an NVIDIA driver; `collcast bench --backend host` needs none",
         ));
     }
+    static QUEUES: Once = Once::new();
+    QUEUES.call_once(|| {
+        if std::env::var_os(CONNECTIONS).is_none() {
+            // SAFETY: once, by the thread that opens the driver, before it starts others; the driver reads it as it starts.
+            unsafe { std::env::set_var(CONNECTIONS, MOST_CONNECTIONS) };
+        }
+    });
     if let Err(error) = cu!(cuInit(0)) {
         return Err(missing(
             format!("the CUDA driver does not start: {error}"),

@@ -49,7 +49,7 @@ const LANE_SHARED: u32 = 3696;
 const PORT_SHARED: u32 = 56;
 /// Shared memory that every GPU gives a block unasked (CUDA programming guide, 48 KiB).
 const SHARED_MAX: u32 = 48 << 10;
-/// Ranks of one GPU: their kernels must run at once, and the driver keeps 8 queues apart
+/// Ranks of one GPU: their kernels must run at once, each in a queue of the driver of its own, which keeps 8 to 32 apart
 /// (`CUDA_DEVICE_MAX_CONNECTIONS`, CUDA programming guide).
 const MAX_SHARING: u32 = 8;
 /// Bytes from one counter to the next: each has a cache line of its own. `SIGNAL_STRIDE` there.
