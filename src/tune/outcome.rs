@@ -120,7 +120,7 @@ impl StepGain {
 pub struct Outcome {
     /// Which machine the settings are for.
     pub machine: Machine,
-    /// The calls, by collective and size: those asked about, and those of sizes below and above that settings hold for too.
+    /// The calls, by collective and size: those asked about, and those of sizes around that settings hold for too.
     pub calls: Vec<Tuned>,
     /// Whether most measured times of NCCL's choice are outside of what is forecast for it.
     pub contradicted: bool,
