@@ -18,7 +18,7 @@ fn ops(graph: &OpGraph, rank: usize) -> Vec<(String, String, Vec<usize>)> {
     let said = |what: &Work| match what {
         Work::Send { bytes, .. } => format!("send {}", bytes.0),
         Work::Recv { bytes, .. } => format!("recv {}", bytes.0),
-        Work::Compute(compute) => format!("calc {}", compute.time.0),
+        Work::Copy { time, .. } => format!("calc {}", time.0),
         other => format!("{other:?}"),
     };
     let ops = program.ops.iter();
