@@ -37,14 +37,6 @@ fn h100x2() -> SiteSpec {
     SiteSpec::new(machine.display().to_string()).env("NCCL_NVLS_ENABLE", "0")
 }
 
-/// The milliseconds of a step in a verdict.
-fn said_ms(args: &[&str]) -> f64 {
-    let (code, _, err) = collcast(args);
-    assert!(code == 0, "{err}");
-    let said = err.split("a step takes ").nth(1).unwrap_or_else(|| panic!("{err}"));
-    said.split(' ').next().unwrap().parse().unwrap()
-}
-
 /// Goal: work of two CPUs in a GOAL file runs at once; a call of a SimAI workload runs beside the computation that does not need
 /// it, as it is of many kernels.
 #[test]
@@ -56,11 +48,11 @@ fn what_does_not_need_each_other_runs_at_once() {
         path.display().to_string()
     };
     let cpus = "num_ranks 1\nrank 0 {\nl0: calc 1000000 cpu 0\nl1: calc 1000000 cpu 1\nl2: calc 500000 cpu 1\n}\n";
-    assert_eq!(said_ms(&["trace", &write("cpus.goal", cpus), "--on", "h200x4"]), 1.5);
+    assert_eq!(step_ms(&["trace", &write("cpus.goal", cpus), "--on", "h200x4"]).0, 1.5);
     let beside = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 1 ep: 1 pp: 1 vpp: 1 ga: 1 all_gpus: 4 checkpoints: 0 \
                   checkpoint_initiates: 0\n2\na -1 1000 NONE 0 4000000 NONE 0 1000 NONE 0 1\n\
                   b -1 1000 NONE 0 1000 NONE 0 1000 ALLREDUCE 67108864 1\n";
-    let step = said_ms(&["trace", &write("beside.txt", beside), "--on", "h200x4"]);
+    let step = step_ms(&["trace", &write("beside.txt", beside), "--on", "h200x4"]).0;
     // The call takes 0.33 ms alone.
     assert!(step > 4.005 && step < 4.005 + 0.1, "{step}");
 }
@@ -75,7 +67,7 @@ fn calls_of_nvls_take_as_long_by_slices_as_by_flows() {
                 backward = \"1 ms\"\nsum = \"256MiB\"\n";
     std::fs::write(&path, text).unwrap();
     let [slices, flows] =
-        ["slices", "flows"].map(|level| said_ms(&["simulate", path.to_str().unwrap(), "--level", level]));
+        ["slices", "flows"].map(|level| step_ms(&["simulate", path.to_str().unwrap(), "--level", level]).0);
     assert!((slices / flows - 1.0).abs() < 0.02, "{slices} {flows}");
 }
 

@@ -963,7 +963,7 @@ fn ring_all_reduce_has_its_closed_form() {
                     per_channel: call.count,
                     dealing: Dealing::Evenly,
                     channels_per_peer: 1,
-                    peers: 1,
+                    peers_at_once: 1,
                     aggregate: 1,
                     direct: false,
                     old: Old::default(),

@@ -44,7 +44,8 @@ impl Install {
         !manifest && !name.contains("dockerfile") && !name.contains("containerfile")
     }
 
-    /// A file of settings with the lines on top, below what a script must begin with; a tuner that it loads is asked where the table has no line.
+    /// A file of settings with the lines on top, below what a script must begin with. A tuner that it loads is asked where the
+    /// table has no line.
     pub fn added_to(&self, text: &str) -> String {
         let before = undo(text);
         let mut rest = String::new();

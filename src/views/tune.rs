@@ -289,12 +289,10 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
     let measured = advice.basis == Basis::Measured;
     let doubted = measured && outcome.contradicted;
     Verdict {
-        status: if doubted {
-            Status::Warning
-        } else if measured {
-            Status::Ok
-        } else {
-            status
+        status: match measured {
+            true if doubted => Status::Warning,
+            true => Status::Ok,
+            false => status,
         },
         sentence,
         confidence: match measured {

@@ -43,8 +43,8 @@ fn missing(what: impl Into<String>, hint: &str) -> ExecError {
     ExecError::Missing { what: what.into(), hint: hint.to_owned() }
 }
 
-/// Queues of a device. Streams that share one wait for each other, and kernels of ranks that wait for each other do so for ever:
-/// with the default of 8, and 8 ranks on one H200, the driver's own streams had some share one (2026-11-28).
+/// Queues of a device, which streams are dealt. Kernels in one queue run one after another, so ranks of one GPU must not share
+/// one: they wait for each other. By default there are 8; with 8 ranks on one H200 some shared one (2026-11-28).
 const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 /// Most that there are (CUDA programming guide).
 const MOST_CONNECTIONS: &str = "32";
@@ -64,7 +64,8 @@ pub(crate) fn count() -> Result<i32, ExecError> {
     static QUEUES: Once = Once::new();
     QUEUES.call_once(|| {
         if std::env::var_os(CONNECTIONS).is_none() {
-            // SAFETY: once, by the thread that opens the driver, before it starts others; the driver reads it as it starts.
+            // SAFETY: no other code here writes the environment, and std's readers take a lock with this. The driver, which
+            // reads it without, has not started.
             unsafe { std::env::set_var(CONNECTIONS, MOST_CONNECTIONS) };
         }
     });

@@ -104,7 +104,7 @@ impl Plan {
             dealing,
             direct,
             channels_per_peer: 1,
-            peers: 1,
+            peers_at_once: 1,
             aggregate,
             old: Old::default(),
         };
@@ -163,7 +163,7 @@ impl Plan {
             dealing: Dealing::Evenly,
             direct: false,
             channels_per_peer: u32::try_from(channels).unwrap_or(u32::MAX),
-            peers: if limits.spread { u32::MAX } else { plan::PEER_BATCH },
+            peers_at_once: if limits.spread { u32::MAX } else { plan::PEER_BATCH },
             aggregate: 1,
             old: Old::default(),
         }
@@ -188,7 +188,7 @@ impl Plan {
             dealing: Dealing::Evenly,
             direct: false,
             channels_per_peer: 1,
-            peers: 1,
+            peers_at_once: 1,
             aggregate: 1,
             old: Old::default(),
         }

@@ -10,10 +10,16 @@ pub const STEPS: u32 = 8;
 /// Peers that a block of send and receive serves at a time (`NCCL_MAX_DEV_WORK_P2P_PER_BATCH`).
 pub const PEER_BATCH: u32 = 8;
 
-/// Batches of peers that channels of send and receive are dealt: inside a host each is one by itself
-/// (`ncclP2pChannelBaseForRound`).
+/// Batches of peers that channels of send and receive are dealt.
 pub(crate) fn peer_batches(hosts: u32, ranks_per_host: u32) -> u32 {
     if hosts > 1 { hosts * ranks_per_host.div_ceil(PEER_BATCH) } else { ranks_per_host }
+}
+
+/// The batch of a round, in which each rank has one peer; rounds go host by host. Inside a host each is a batch by itself
+/// (`ncclP2pChannelBaseForRound`).
+pub(crate) fn peer_batch(round: u32, hosts: u32, ranks_per_host: u32) -> u32 {
+    let (host, local) = (round / ranks_per_host, round % ranks_per_host);
+    if hosts > 1 { host * ranks_per_host.div_ceil(PEER_BATCH) + local / PEER_BATCH } else { round }
 }
 /// Threads of a block that sends and receives (`NCCL_MAX_NTHREADS`).
 pub const P2P_THREADS: u32 = 640;
@@ -120,7 +126,7 @@ pub struct Plan {
     /// the others.
     pub channels_per_peer: u32,
     /// Peers that a block serves at a time, of send and receive; 1 of the others.
-    pub peers: u32,
+    pub peers_at_once: u32,
     /// Chunks that PAT packs into one step of a FIFO (`aggFactor`); 1 of the others.
     pub aggregate: u32,
     /// What an old version does otherwise.

@@ -3,8 +3,8 @@
 //!
 //! In each round a rank sends to the rank at some distance before it and receives from the one
 //! at that distance behind it, in hosts and in places inside a host. Rounds are dealt to groups
-//! of [`Plan::channels_per_peer`] channels, which share one message: one by one inside a host, and up to [`PEER_BATCH`] of a
-//! host's together over several. A block sends and receives at once in two lanes. It serves up to [`Plan::peers`] rounds at a
+//! of [`Plan::channels_per_peer`] channels, which share one message: one by one inside a host, and up to
+//! eight of a host's together over several. A block sends and receives at once in two lanes. It serves up to [`Plan::peers_at_once`] rounds at a
 //! time, a chunk of each in turn. Source: NCCL 2.30 `src/init.cc` (order of rounds), `src/include/channel.h`
 //! (`ncclP2pChannelBaseForRound`), `src/enqueue.cc` (point-to-point part), restated.
 
@@ -16,7 +16,7 @@ use super::{Call, Conn, Generator, Order, Worker};
 use crate::collective::{Collective, Protocol};
 use crate::ids::{ChannelId, Lane, Rank};
 use crate::nccl::Plan;
-use crate::nccl::plan::PEER_BATCH;
+use crate::nccl::plan::peer_batch;
 
 const RANK: Var = Var(0);
 const HOST: Var = Var(1);
@@ -60,7 +60,7 @@ impl Dealt {
         let all = u32::try_from(rounds.distances.len()).unwrap_or(u32::MAX);
         let mut dealt: Vec<Vec<u32>> = vec![Vec::new(); groups as usize];
         for round in 0..all {
-            dealt[(rounds.batch(round) % groups) as usize].push(round);
+            dealt[(peer_batch(round, rounds.hosts, rounds.locals) % groups) as usize].push(round);
         }
         let first =
             (0..=groups as usize).map(|group| dealt[..group].iter().map(Vec::len).sum::<usize>() as u32).collect();
@@ -118,14 +118,6 @@ impl Rounds {
             round_of[(host * locals + local) as usize] = round;
         }
         Self { hosts, locals, place_of, rank_of, distances, round_of }
-    }
-
-    /// The batch of a round.
-    fn batch(&self, round: u32) -> u32 {
-        if self.hosts == 1 {
-            return round;
-        }
-        round / self.locals * self.locals.div_ceil(PEER_BATCH) + round % self.locals / PEER_BATCH
     }
 
     fn peer(&self, rank: Rank, round: u32, back: bool) -> Rank {
@@ -234,7 +226,7 @@ fn template(call: &Call, plan: &Plan, (rounds, dealt): (&Rounds, &Dealt), lane: 
     let part = (count - PART * per).max(0).min(per);
     let part = if sends && !call.in_place { part } else { part * to_others() };
     let served = Expr::Table(dealt.rounds.iter().map(|&round| i64::from(round)).collect(), Box::new(SLOT + Q));
-    let batch = i64::from(plan.peers.min(n));
+    let batch = i64::from(plan.peers_at_once.min(n));
     let size = || (ROUNDS - FIRST * batch).min(batch);
     let mut chunks = vec![
         // Warps that serve peers at once do not wait for each other: every other block begins in the middle.

@@ -344,17 +344,14 @@ spec:
         export D=2
         # kept
         run
-  - &side
-    name: side
-  - &last name: last
-    image: x
+  - name: side
 ---
 kind: Other
 ";
         let all = documents(text);
         assert_eq!(all.len(), 2);
         let containers = all[0].get("spec").unwrap().get("containers").unwrap().items();
-        assert_eq!(containers.len(), 3);
+        assert_eq!(containers.len(), 2);
         let env = containers[0].get("env").unwrap().items();
         assert_eq!(env[0].get("value").unwrap().text(), Some("1"));
         assert_eq!((env[1].get("value").unwrap().text(), env[1].line), (Some("x # y"), 8));
@@ -363,7 +360,6 @@ kind: Other
         assert_eq!(block.line, 14);
         assert!(block.text().unwrap().contains("# kept"), "{block:?}");
         assert_eq!(containers[1].get("name").unwrap().text(), Some("side"));
-        assert_eq!(containers[2].get("image").unwrap().text(), Some("x"));
     }
 
     proptest::proptest! {

@@ -33,7 +33,7 @@ pub(super) struct Searched {
     capability: (u32, u32),
     vendor: CpuVendor,
     nvswitch: bool,
-    peers: Peers,
+    per_peer: PerPeer,
     /// Rate of the slowest network device in GB/s.
     net_bw: f32,
 }
@@ -48,7 +48,7 @@ impl Searched {
             capability: (capabilities().min().unwrap_or(0), capabilities().max().unwrap_or(0)),
             vendor: system.vendor,
             nvswitch: system.nvswitch.is_some(),
-            peers: Peers::new(system, paths),
+            per_peer: PerPeer::new(system, paths),
             net_bw: slowest(system),
         }
     }
@@ -77,7 +77,7 @@ impl Searched {
             capability: (capabilities().min().unwrap_or(0), capabilities().max().unwrap_or(0)),
             vendor: system.vendor,
             nvswitch: system.nvswitch.is_some(),
-            peers: Peers { inside: 2, by_rate: 2, by_link: 0 },
+            per_peer: PerPeer { inside: 2, by_rate: 2, by_link: 0 },
             net_bw: slowest(system),
         }
     }
@@ -89,7 +89,7 @@ fn slowest(system: &System) -> f32 {
 
 /// Fewest channels to one peer that send and receive have in a host's view (`ncclTopoGetNchannels`).
 #[derive(Clone, Copy, Debug)]
-struct Peers {
+struct PerPeer {
     /// Inside the host: two for each NVLink, or for PCIe.
     inside: u32,
     /// To another host since 2.29: one for each NIC, or as many as its rate needs.
@@ -98,7 +98,7 @@ struct Peers {
     by_link: u32,
 }
 
-impl Peers {
+impl PerPeer {
     fn new(system: &System, paths: &Paths) -> Self {
         let gpus = system.gpus.len();
         let mut least = Self { inside: u32::MAX, by_rate: u32::MAX, by_link: u32::MAX };
@@ -246,18 +246,18 @@ fn nvls_channels(members: &[Member], capability: u32, ranks_per_host: u32) -> u3
 
 /// Channels of send and receive, and those to one peer; both powers of two (`ncclTopoComputeP2pChannels`).
 fn p2p_channels(members: &[Member], ranks: u32, channels: u32, told: &Sends) -> (u32, u32) {
-    let least = |of: fn(&Peers) -> u32| members.iter().map(|m| of(&m.searched.peers)).min().unwrap_or(1);
+    let least = |of: fn(&PerPeer) -> u32| members.iter().map(|m| of(&m.searched.per_peer)).min().unwrap_or(1);
     let channels = channels.min(told.most.unwrap_or(u32::MAX)).max(told.least.unwrap_or(1)).max(1);
-    let mut per_peer = least(|peers| peers.inside);
+    let mut per_peer = least(|of| of.inside);
     let several = members.len() > 1;
     if several {
         per_peer = per_peer.min(match told.per_peer {
             Some(set) => set,
-            None if told.version.since(29) => least(|peers| peers.by_rate),
+            None if told.version.since(29) => least(|of| of.by_rate),
             // A block that serves many peers has no warp left to wait for them.
             None if told.version.since(19) => {
                 let few = 2 * ranks > channels * PEER_BATCH / 2;
-                least(|peers| peers.by_link).max(if few { 1 } else { 2 })
+                least(|of| of.by_link).max(if few { 1 } else { 2 })
             }
             None if told.version.since(12) => 2,
             None => 1,
