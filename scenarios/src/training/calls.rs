@@ -364,8 +364,7 @@ mod tests {
         });
     }
 
-    /// Goal: tokens that go once to each host arrive no faster than published, and at two thirds of that at least: they move as
-    /// NCCL's sends do, and DeepEP has kernels of its own.
+    /// Goal: tokens that go once to each host arrive no faster than published, and at 95% of the way back at least.
     /// Source: DeepEP V2's README, GPUs with 400 Gb/s each: 90 and 81 GB/s there and back over 2 hosts of 8, 61 and 61 over 4,
     /// of what each GPU has for a host, its own counted.
     #[test]
@@ -382,7 +381,7 @@ mod tests {
                 once as f64 * f64::from(hosts) * has / cost.seconds / 1e9
             });
             let [there, back] = published;
-            assert!(rate < there && rate > back * 0.67, "{hosts} hosts: {rate:.1} GB/s for {published:?}");
+            assert!(rate < there && rate > back * 0.95, "{hosts} hosts: {rate:.1} GB/s for {published:?}");
         }
     }
 
