@@ -9,6 +9,7 @@ use collcast_sim::engine::flows::WEIGHT_ONE;
 use collcast_sim::ids::{ChannelId, Rank};
 use collcast_sim::measurement::PeerAccess;
 use collcast_sim::nccl::Version;
+use collcast_sim::nccl::search::{Options, Sends, graphs};
 use collcast_sim::nccl::{Interface, PathClass, Ports, Transport};
 use collcast_sim::network::{Hop, Leg, Route, Router};
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings, Warning};
@@ -566,6 +567,26 @@ fn parts_off_lines_are_counted() {
             assert!((call.unaligned() - share).abs() < 1e-12, "{count} on {ranks}: {} {share}", call.unaligned());
             call.collective = Collective::ReduceScatter;
             assert_eq!(call.unaligned(), 0.0);
+        }
+    }
+}
+
+/// Goal: channels of send and receive, all and to one peer, are powers of two by the version's rule, 64 at most.
+#[test]
+fn channels_of_sends_follow_version_and_bounds() {
+    let of = |hosts: u32, version: &str, least: Option<u32>| {
+        let sends = Sends { version: version.parse().unwrap(), least, ..Sends::default() };
+        let topology = cluster(hosts, 8, 8);
+        graphs(&topology, topology.ranks(), &Options { multicast: false, sends, ..Options::default() }).p2p_channels
+    };
+    for (version, per_peer) in [("2.9.9", 1), ("2.18.3", 2), ("2.28.9", 2)] {
+        assert_eq!(of(2, version, None).1, per_peer, "{version}");
+    }
+    // Batches of eight peers would outnumber the channels.
+    assert_eq!((of(2, "2.28.9", None).0, of(16, "2.28.9", None).1), (of(16, "2.28.9", None).0, 1));
+    for (told, given) in [(33, 64), (64, 64), (65, 64), (u32::MAX, 64)] {
+        for version in ["2.8.4", "2.28.9", "2.30.4"] {
+            assert_eq!(of(2, version, Some(told)).0, given, "{version} {told}");
         }
     }
 }

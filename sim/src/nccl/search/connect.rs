@@ -11,7 +11,7 @@ use super::paths::{MAX_CHANNELS, Paths, kind};
 use super::system::{System, nvlink_bw};
 use crate::nccl::graphs::{ChannelPath, CpuVendor, Graph, Graphs, Pattern};
 use crate::nccl::path::PathClass;
-use crate::nccl::plan::PEER_BATCH;
+use crate::nccl::plan::{self, PEER_BATCH};
 
 /// GB/s that one channel of send and receive is to carry over the network (`NCCL_P2P_PER_CHANNEL_NET_BW`).
 const P2P_NET_BW: f32 = 14.0;
@@ -247,7 +247,8 @@ fn nvls_channels(members: &[Member], capability: u32, ranks_per_host: u32) -> u3
 /// Channels of send and receive, and those to one peer; both powers of two (`ncclTopoComputeP2pChannels`).
 fn p2p_channels(members: &[Member], ranks: u32, channels: u32, told: &Sends) -> (u32, u32) {
     let least = |of: fn(&PerPeer) -> u32| members.iter().map(|m| of(&m.searched.per_peer)).min().unwrap_or(1);
-    let channels = channels.min(told.most.unwrap_or(u32::MAX)).max(told.least.unwrap_or(1)).max(1);
+    let channels =
+        channels.min(told.most.unwrap_or(u32::MAX)).max(told.least.unwrap_or(1)).clamp(1, plan::MAX_CHANNELS);
     let mut per_peer = least(|of| of.inside);
     let several = members.len() > 1;
     if several {
