@@ -140,3 +140,13 @@ fn sweep(folder: &Path, prefix: &str) {
 pub fn content_hash(bytes: &[u8]) -> String {
     format!("fnv1a64:{:016x}", fnv1a(bytes))
 }
+
+/// A word as a shell reads it back.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-,@:=+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}

@@ -406,7 +406,7 @@ fn a_slow_start_is_no_gain() {
     let truth = recorded().0.times;
     let mean = |key: &Key| truth[key].iter().sum::<f64>() / truth[key].len() as f64;
     let (mut claims, mut unsettled) = (0, 0);
-    for times in [10, 40, 300] {
+    for times in [10, 40, 300, 1000] {
         let budget = Budget { times, ..Budget::default() };
         let outcome = tune_measuring(&site, &request, &mut recorded(), budget).unwrap();
         unsettled += outcome.warnings.iter().filter(|w| w.contains("are left out")).count();

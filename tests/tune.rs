@@ -427,6 +427,58 @@ fn a_table_is_installed_and_undone() {
     }
 }
 
+/// Goal: times of other calls do not count: other buffers, reductions and element types. What is measured between the
+/// sizes asked about has a word in the advice.
+#[test]
+fn rows_of_other_calls_do_not_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, rows: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, format!("collective,ranks,size_bytes,time_us,launch,in_place,dtype,op\n{rows}")).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let row = |bytes: u64, rest: &str| format!("all_reduce,4,{bytes},30,threads,{rest}\n");
+    let some = [row(1 << 20, "0,float,sum"), row(1 << 20, "1,float,sum"), row(1 << 21, "0,half,sum")].concat();
+    let some = file("some.csv", &(some + &row(1 << 21, "0,float,max") + &row(1 << 21, "0,float,sum")));
+    let sizes = |args: &[&str]| -> (usize, String) {
+        let (code, out, err) = collcast(&[&["tune", "h200x4", "--measurements", &some], args].concat());
+        assert_eq!(code, 0, "{err}");
+        (out.matches("\nall_reduce").count(), out + &err)
+    };
+    for (args, used) in [(&[][..], "2 rows"), (&["--in-place"], "1 rows"), (&["--dtype", "float16"], "1 rows")] {
+        let said = sizes(args).1;
+        assert!(said.contains(&format!("measured times: {used} launched by threads")), "{args:?}: {said}");
+    }
+    assert!(sizes(&["-s", "1M,4M"]).1.contains("at all 3 sizes"), "{}", sizes(&["-s", "1M,4M"]).1);
+    let (code, _, err) = collcast(&["tune", "h200x4", "--measurements", &some, "--op", "min"]);
+    assert!(code == 2 && err.contains("reduce by sum (--op)") && err.contains("in place (--in-place)"), "{err}");
+}
+
+/// Goal: a table with a line that no plugin takes is refused when it is installed, and paths are quoted in a shell.
+#[test]
+fn what_is_installed_can_be_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("of a job").display().to_string();
+    let plugin = dir.path().join("plugin.so").display().to_string();
+    std::fs::write(&plugin, "").unwrap();
+    assert_eq!(collcast(&["tune", "h200x4", "-s", "1M", "--output", &folder]).0, 0);
+    let slurm = std::fs::read_to_string(format!("{folder}/slurm.sh")).unwrap();
+    assert!(slurm.contains(&format!("\nexport COLLCAST_TUNER_TABLE='{folder}/tuner.csv'\n")), "{slurm}");
+    let into = dir.path().join("job.sh").display().to_string();
+    let install = ["tune", "install", &folder, "--into", &into, "--plugin", &plugin];
+    assert_eq!(collcast(&install).0, 0);
+    let lines = std::fs::read_to_string(&into).unwrap();
+    assert!(lines.contains(&format!("\nexport COLLCAST_TUNER_TABLE='{folder}/tuner.csv'\n")), "{lines}");
+    let table = std::fs::read_to_string(format!("{folder}/tuner.csv")).unwrap();
+    for (from, to) in [(",24,", ",99,"), ("allreduce,0,", "allreduce,99999999999999,"), ("\nallreduce", "\nallreduces")]
+    {
+        assert!(table.contains(from), "{table}");
+        std::fs::write(format!("{folder}/tuner.csv"), table.replacen(from, to, 1)).unwrap();
+        let (code, _, err) = collcast(&install);
+        assert!(code == 2 && err.contains("is no line of a table"), "{to}: {err}");
+    }
+}
+
 /// A profile of hosts that are far apart, so that FIFOs of NCCL's size run dry.
 const FAR: &str = r#"schema = "collcast/profile/1"
 name = "far"

@@ -124,6 +124,19 @@ fn a_log_and_its_csv_agree_and_count_once() {
     assert!(matches!(sources.outcome, Outcome::NotUnderstood(_)));
 }
 
+/// Goal: a table that is in a file twice counts once; single times that agree are no copies.
+#[test]
+fn a_table_that_is_there_twice_counts_once() {
+    let rows = |from: u64| (0..6).map(|at| format!("all_reduce,8,{},{}\n", 1024 << at, from + at)).collect::<String>();
+    let read = |text: String| {
+        let report = read_texts(&[("t.csv", &format!("{HEADER}\n{text}"))]).unwrap();
+        (report.measurements.len(), report.files[0].rows, report.files[0].duplicates)
+    };
+    assert_eq!(read(rows(5) + &rows(5)), (6, 6, 6));
+    assert_eq!(read(rows(5) + &rows(6)), (12, 12, 0));
+    assert_eq!(read("all_reduce,8,1024,5\n".repeat(3)), (3, 3, 0));
+}
+
 /// Goal: a CSV with a bus bandwidth alone gives times, and says how little it knows.
 #[test]
 fn times_are_derived_from_rates() {
@@ -134,6 +147,11 @@ fn times_are_derived_from_rates() {
     assert_eq!((row.in_place, row.settings.algorithm), (true, Some(Algorithm::Nvls)));
     let notes = &report.files[0].notes;
     assert!(notes.iter().any(|note| note.text.contains("so few digits")), "{notes:?}");
+    // So does one whose time is none.
+    let text = format!("{HEADER},algbw_gbps\nall_reduce,8,1000000,0,20\nall_reduce,8,1000000,nan,20\n");
+    let report = read_texts(&[("t.csv", &text)]).unwrap();
+    assert!(report.measurements.iter().all(|row| row.time == SimDuration::from_us(50.0)), "{report:?}");
+    assert!(report.files[0].notes.iter().any(|note| note.text.contains("2 rows say no time")), "{report:?}");
 }
 
 const HEADER: &str = "collective,ranks,size_bytes,time_us";
@@ -424,7 +442,10 @@ fn predictions_are_refused_unless_allowed() {
     let json = r#"{"schema": "collcast/sweep/1", "rows": [
         {"collective": "all_reduce", "ranks": 8, "size_bytes": 1024, "time_us": 5.0}]}"#;
     let log = "# collcast: predicted, not measured\n# Collective test starting: all_reduce_perf\n#  Rank  7 Group  0 Pid 1 on a device  7 [0] H100\n1024 256 float sum -1 5 0.20 0.36 0 5 0.20 0.36 0\n";
-    for (name, text) in [("a.csv", csv.as_str()), ("b.csv", &column), ("c.json", json), ("d.log", log)] {
+    // Without its comments a forecast still has its interval.
+    let bare = format!("{HEADER},time_us_low,time_us_high\nall_reduce,8,1024,5,4,6\n");
+    let all = [("a.csv", csv.as_str()), ("b.csv", &column), ("c.json", json), ("d.log", log), ("e.csv", &bare)];
+    for (name, text) in all {
         let error = read_texts(&[(name, text)]).unwrap_err();
         assert!(matches!(error, ReadError::Predicted { .. }), "{name}: {error}");
         let options = ReadOptions { allow_predicted: true, ..ReadOptions::default() };

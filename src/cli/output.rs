@@ -17,7 +17,7 @@ use terminal_size::{Width, terminal_size_of};
 use super::call;
 use super::progress::watched;
 use collcast::Error;
-use collcast::files::failed;
+use collcast::files::{failed, quoted};
 use collcast::views::figures;
 use collcast_sim::text::no_commands;
 
@@ -230,16 +230,6 @@ pub(crate) fn write_page(path: &Path, mut reports: Vec<Report>) -> Result<(), Er
     write(Some(path), html::render(&reports).as_bytes())?;
     say!("note: page in {}; open it in a browser", path.display());
     Ok(())
-}
-
-/// A word as a shell reads it back.
-pub(crate) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-,@:=+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
 }
 
 /// Writes text for people to stderr, unless they want to be told nothing.

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use collcast::bench;
 use collcast::files::read_text;
 use collcast::step::{self, Collectives};
-use collcast::tune::install::{Install, undo};
+use collcast::tune::install::{Install, LIBRARY, undo};
 use collcast::tune::{
     Budget, Communicators, Live, Objective, Outcome, ProcessSetting, Request, tune, tune_measuring, write,
 };
@@ -16,7 +16,8 @@ use collcast::{Error, Site, SiteSpec};
 use collcast_hwbackend::exec::Effort;
 use collcast_sim::collective::UnknownName;
 use collcast_sim::ids::Rank;
-use collcast_sim::nccl::{CsvTuner, FUNCTIONS};
+use collcast_sim::nccl::FUNCTIONS;
+use collcast_tuner::table::Table;
 
 use super::bench::Runner;
 use super::call::{self, Code};
@@ -50,7 +51,7 @@ Ctrl-C, an error, or the end of --budget keeps what was measured; an error's exi
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    table: Option<Table>,
+    table: Option<TableCommand>,
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
@@ -105,7 +106,7 @@ enum ObjectiveArg {
 
 /// What to do with a table that is written.
 #[derive(Subcommand, Debug)]
-enum Table {
+enum TableCommand {
     /// Write the lines that load our tuner plugin with a table, and the threads and FIFOs that go with it
     Install {
         /// Folder that `tune --output` wrote, or the table in it
@@ -129,16 +130,15 @@ enum Table {
     },
 }
 
-impl Table {
+impl TableCommand {
     fn run(&self) -> Result<Code, Error> {
         match self {
             Self::Install { table, into, plugin, record } => {
                 let table = if table.is_dir() { table.join("tuner.csv") } else { table.clone() };
-                let warnings = CsvTuner::parse(&read_text("read the table", &table)?).warnings;
-                if let Some(warning) = warnings.first() {
-                    let message = format!("{} is no table of `tune`: {warning}", table.display());
-                    return Err(Error::usage(message, "write one: collcast tune TOPOLOGY -c all --output DIR"));
-                }
+                Table::check(&read_text("read the table", &table)?).map_err(|why| {
+                    let message = format!("{} is no table of `tune`: {why}", table.display());
+                    Error::usage(message, "write one: collcast tune TOPOLOGY -c all --output DIR")
+                })?;
                 if let Some(file) = into.as_ref().filter(|file| !Install::holds_settings(file)) {
                     let message = format!("{} has no lines of settings", file.display());
                     let hint =
@@ -166,16 +166,17 @@ impl Table {
     }
 }
 
+/// The plugin's library beside this program.
+fn beside() -> Option<PathBuf> {
+    let program = call::program().ok()?;
+    let folder = program.parent()?;
+    [folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)].into_iter().find(|file| file.is_file())
+}
+
 /// The plugin's library, as named or beside this program.
 fn library(named: Option<&PathBuf>) -> Result<PathBuf, Error> {
-    const NAME: &str = "libcollcast_tuner.so";
-    let beside = || {
-        let program = call::program().ok()?;
-        let folder = program.parent()?;
-        [folder.join(NAME), folder.join("../lib").join(NAME)].into_iter().find(|file| file.is_file())
-    };
     named.filter(|file| file.is_file()).cloned().or_else(|| named.is_none().then(beside)?).ok_or_else(|| {
-        let what = named.map_or_else(|| format!("{NAME} beside this program"), |file| file.display().to_string());
+        let what = named.map_or_else(|| format!("{LIBRARY} beside this program"), |file| file.display().to_string());
         Error::usage(
             format!("there is no {what}"),
             "build it: cargo build --release -p collcast-tuner; then name it with --plugin",
@@ -253,7 +254,8 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     let (changes_only, written) = (args.changes_only, output.is_some());
     let report = |for_people| outcome.report(Show { for_people, changes_only, written });
     if let Some(folder) = output {
-        write(&outcome, &report(false), &report(true), folder)?;
+        let plugin = beside().map(|file| whole(&file)).transpose()?;
+        write(&outcome, &report(false), &report(true), folder, plugin.as_deref())?;
     }
     args.page.write(|| report(true))?;
     args.format.print(&report(args.format.format() == Format::Table))?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use collcast::files::make_folder;
+use collcast::files::{make_folder, quoted};
 use collcast::health::suspects::{Pace, Plan};
 use collcast::kernels;
 use collcast::next::{self, Next};
@@ -14,7 +14,7 @@ use collcast::{Error, SiteSpec};
 use collcast_sim::collective::UnknownName;
 
 use super::call::Code;
-use super::output::{Format, OutputArgs, PageArgs, quoted, write};
+use super::output::{Format, OutputArgs, PageArgs, write};
 use super::progress::watched;
 use super::selectors::{GateArgs, ReadArgs, profile_folders};
 

@@ -12,7 +12,10 @@ use super::machine::Machine;
 use super::setting::{Scope, Setting, meant};
 use crate::forecast::{self, forecast};
 use crate::query::Query;
-use collcast_sim::collective::Collective;
+use crate::site::Site;
+use collcast_sim::collective::{Collective, DataType};
+use collcast_sim::predict::{Choice, PredictError};
+use collcast_sim::schedule::Call;
 use collcast_sim::units::Bytes;
 
 /// Families of variables that other libraries read, with whose they are.
@@ -50,7 +53,7 @@ pub(super) fn check(scope: &Scope, machine: Option<&Machine>, found: &mut Found<
     out_of_clusters(scope, machine, found);
     let settings = scope.last();
     if let Some(setting) = settings.get("NCCL_ALGO").filter(|s| s.is_known()) {
-        left_without(setting, version, found);
+        left_without(setting, version, machine, found);
     }
     if let Some(setting) = settings.get("NCCL_PROTO").filter(|s| s.is_known()) {
         forced_ll128(setting, version, machine, found);
@@ -138,6 +141,9 @@ fn value(setting: &Setting, version: Version, found: &mut Found<'_>) {
             );
         }
     }
+    if setting.name == "NCCL_DEBUG_SUBSYS" {
+        return subsystems(setting, found);
+    }
     match understood(setting, version) {
         Err(error) => found.add("refused-value", line, error.to_string()),
         Ok(environment) => {
@@ -148,6 +154,40 @@ fn value(setting: &Setting, version: Version, found: &mut Found<'_>) {
                 let way_out = format!("NCCL takes {}", known.values.replace('|', ", "));
                 found.add_with("bad-value", line, format!("{text} is none of its values"), Some(way_out));
             }
+        }
+    }
+}
+
+/// Parts of NCCL's log. Source: NCCL 2.28 `src/debug.cc`.
+const SUBSYSTEMS: [&str; 17] = [
+    "INIT",
+    "COLL",
+    "P2P",
+    "SHM",
+    "NET",
+    "GRAPH",
+    "TUNING",
+    "ENV",
+    "ALLOC",
+    "CALL",
+    "PROXY",
+    "NVLS",
+    "BOOTSTRAP",
+    "REG",
+    "PROFILE",
+    "RAS",
+    "ALL",
+];
+
+/// Names that are one letter beside a part of the log: NCCL passes over what it does not know, and newer versions know more.
+fn subsystems(setting: &Setting, found: &mut Found<'_>) {
+    for part in setting.value.trim().trim_start_matches('^').split(',').map(str::trim) {
+        let is = |known: &str| known.eq_ignore_ascii_case(part);
+        let near = |known: &&str| part.len() > 2 && strsim::damerau_levenshtein(&part.to_uppercase(), known) == 1;
+        if let Some(meant) = SUBSYSTEMS.iter().find(|known| near(known)).filter(|_| !SUBSYSTEMS.iter().any(|k| is(k)))
+        {
+            let what = format!("{}: `{part}` is no part of NCCL's log", setting.text());
+            found.add_with("bad-value", setting.line, what, Some(format!("did you mean {meant}?")));
         }
     }
 }
@@ -202,20 +242,29 @@ fn out_of_clusters(scope: &Scope, machine: Option<&Machine>, found: &mut Found<'
     }
 }
 
-/// A list of algorithms that leaves some collective none that NCCL has for it.
-fn left_without(setting: &Setting, version: Version, found: &mut Found<'_>) {
+/// A list of algorithms that leaves some collective none that NCCL has for it, or none that it has on the machine.
+fn left_without(setting: &Setting, version: Version, machine: Option<&Machine>, found: &mut Found<'_>) {
     let Ok(Environment { settings: NcclSettings { algorithms, .. }, .. }) = understood(setting, version) else {
         return;
     };
+    let here = machine.and_then(|machine| machine.with(&[(setting.name.clone(), setting.value.clone())]).ok());
     let none = |collective: Collective| {
         let of_nccl = valid_algorithms(collective).iter().filter(|a| ALGORITHMS.contains(a));
         of_nccl.copied().all(|algorithm| algorithms.allows(collective, algorithm) == Some(false))
+            || here.as_ref().is_some_and(|site| fails(site, collective))
     };
     let without: Vec<&str> = FUNCTIONS.iter().filter(|(_, c)| none(*c)).map(|(_, c)| c.name()).collect();
     if !without.is_empty() {
         let what = format!("{} leaves nothing for {}", setting.text(), without.join(", "));
         found.add("collective-left-without", setting.line, what);
     }
+}
+
+/// Whether NCCL fails a call, of whatever size: what is open to it does not depend on that.
+fn fails(site: &Site, collective: Collective) -> bool {
+    let call = Call::of_size(collective, site.topology.ranks(), Bytes(1 << 20), DataType::Float32);
+    let decided = site.predictor().decide(&call, Choice::Auto, Choice::Auto, site.settings());
+    matches!(decided, Err(PredictError::NothingLeft { .. }))
 }
 
 /// A list that names LL128, by which NCCL skips its checks; on a machine where these let it be, nothing is wrong.

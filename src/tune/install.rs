@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::process::ProcessSetting;
+use crate::files::quoted;
 
 /// First line of what is written; what undoes it stands in it.
 const BEGIN: &str = "# collcast tune install: begin; `collcast tune undo FILE` takes it out";
@@ -11,6 +12,8 @@ const BEGIN: &str = "# collcast tune install: begin; `collcast tune undo FILE` t
 const END: &str = "# collcast tune install: end";
 /// In front of a line that was there before and would load another tuner, or set a variable otherwise.
 const WAS: &str = "# collcast tune install: was ";
+/// File name of our plugin's library.
+pub const LIBRARY: &str = "libcollcast_tuner.so";
 /// The variable that NCCL loads a tuner by.
 const PLUGIN: &str = "NCCL_TUNER_PLUGIN";
 
@@ -64,6 +67,8 @@ impl Install {
         let mut out = format!("{rest}{BEGIN}\n");
         let export = if self.exported { "export " } else { "" };
         let mut set = |name: &str, value: &str| {
+            // NCCL takes what stands in its own file as it is; a shell does not.
+            let value = if self.exported { quoted(value) } else { value.to_owned() };
             let _ = writeln!(out, "{export}{name}={value}");
         };
         set(PLUGIN, &self.plugin.display().to_string());

@@ -84,19 +84,32 @@ const ALL_SIZES: [u64; 31] = {
 /// The calls asked about, and those of sizes below, above and far from all of these.
 pub(super) fn asked(request: &Request, ranks: u32, measured: &[u64]) -> Result<Vec<Asked>, Error> {
     let free = if measured.is_empty() { &ALL_SIZES } else { measured };
-    let mut asked = calls(request, ranks, request.sizes.as_deref().unwrap_or(free), false)?;
+    let mut sizes = request.sizes.as_deref().unwrap_or(free).to_vec();
+    // Advice reaches from a size to the next, so what was measured between them has a word in it.
+    if let Some((&least, &most)) = sizes.iter().min().zip(sizes.iter().max()) {
+        sizes.extend(measured.iter().filter(|size| (least..=most).contains(size)));
+        sizes.sort_unstable();
+        sizes.dedup();
+    }
+    let mut asked = calls(request, ranks, &sizes, false)?;
     if asked.is_empty() {
         return Err(Error::usage("there is no size or collective to tune", "name one, or leave both out"));
     }
-    let around = calls(request, ranks, &ALL_SIZES, true)?;
-    asked.extend(around.into_iter().filter(|other| is_outside(&asked, other)).collect::<Vec<_>>());
+    let mut around = calls(request, ranks, &ALL_SIZES, true)?;
+    // And what was measured of smaller and larger calls tells how far forecasts are off.
+    around.extend(calls(request, ranks, measured, true)?);
+    for other in around {
+        if is_outside(&asked, &other) && !asked.iter().any(|known| known.call == other.call) {
+            asked.push(other);
+        }
+    }
     Ok(asked)
 }
 
 /// Whether nothing is asked about calls of its size: it is smaller or larger than all of its collective, or between two
 /// that are more than four times apart, twice the one and half of the other or further. No advice reaches that far from a size.
 fn is_outside(asked: &[Asked], other: &Asked) -> bool {
-    let of = asked.iter().filter(|a| a.call.collective == other.call.collective);
+    let of = asked.iter().filter(|a| !a.beyond && a.call.collective == other.call.collective);
     let sizes: Vec<Bytes> = of.map(|asked| asked.call.size()).collect();
     let size = other.call.size();
     let below = sizes.iter().filter(|&&s| s <= size).max();

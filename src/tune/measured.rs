@@ -1,12 +1,15 @@
 //! Measured times of algorithms and protocols that were forced, and of NCCL's own choice.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_sim::collective::{Buffers, Collective, Launch};
 use collcast_sim::measurement::{Measurement, PeerAccess};
 use collcast_sim::nccl::Version;
+use collcast_sim::predict;
 use collcast_sim::schedule::Call;
 
+use super::request::Request;
 use super::tuned::{Pair, Times};
 use crate::bands::{BANDS, band};
 use crate::error::Error;
@@ -29,6 +32,10 @@ const LEAST: f64 = 0.005;
 pub(super) struct Measured {
     /// Mode of the rows.
     pub(super) launch: Option<Launch>,
+    /// Whether NCCL had registered the buffers of the rows.
+    pub(super) registered: Option<bool>,
+    /// Whether input and output of the rows were one buffer.
+    pub(super) in_place: Option<bool>,
     /// The version of NCCL that all rows name.
     pub(super) nccl: Option<Version>,
     /// Microseconds.
@@ -40,28 +47,64 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// The rows of `ranks` ranks that leave buffers, threads and peer access as they are.
+    /// The rows of `ranks` ranks that leave buffers, threads and peer access as they are, and are of the calls asked about:
+    /// their element type, reduction and buffers, with `settings` of the machine.
     ///
     /// # Errors
     /// No row is left.
-    pub(super) fn of(rows: &[Measurement], ranks: u32, launch: Launch, told: bool) -> Result<Self, Error> {
-        let plain = |m: &&Measurement| {
+    pub(super) fn of(
+        rows: &[Measurement],
+        ranks: u32,
+        settings: &predict::Settings,
+        request: &Request,
+    ) -> Result<Self, Error> {
+        let (launch, told) = (settings.launch, request.this_launch);
+        // As with launches: where nothing was measured as the machine has it, what was measured takes its place.
+        let own = || rows.iter().filter(|m| m.ranks == ranks);
+        let registered = settings.registered || own().count() > 0 && own().all(|m| m.settings.registered);
+        let in_place = request.in_place || own().count() > 0 && own().all(|m| m.in_place);
+        let plain = |m: &Measurement| {
             let s = &m.settings;
-            m.ranks == ranks
-                && s.buffers == Buffers::default()
+            s.buffers == Buffers::default()
                 && s.threads.is_none()
                 && s.peer_access == PeerAccess::On
                 && s.nccl_algo.is_none()
                 && s.algorithm.is_some() == s.protocol.is_some()
         };
-        let usable: Vec<&Measurement> = rows.iter().filter(plain).collect();
+        let other = |m: &Measurement| -> Option<String> {
+            if m.ranks != ranks {
+                return Some(format!("are of {} ranks (--ranks)", m.ranks));
+            }
+            if m.in_place != in_place {
+                return Some(format!("are {} (--in-place)", if m.in_place { "in place" } else { "out of place" }));
+            }
+            if m.settings.registered != registered {
+                let not = if m.settings.registered { "" } else { "not " };
+                return Some(format!("have buffers that are {not}registered (--registered)"));
+            }
+            if let Some(op) = m.op.filter(|&op| op != request.op && m.collective.reduces()) {
+                return Some(format!("reduce by {op} (--op)"));
+            }
+            if let Some(dtype) = m.dtype.filter(|&dtype| dtype != request.dtype) {
+                return Some(format!("are of {dtype} (--dtype)"));
+            }
+            (!plain(m)).then(|| "set threads, FIFOs, peer access or lists of algorithms".to_owned())
+        };
+        let mut others: BTreeMap<String, usize> = BTreeMap::new();
+        let mut usable: Vec<&Measurement> = Vec::new();
+        for row in rows {
+            match other(row) {
+                Some(why) => *others.entry(why).or_default() += 1,
+                None => usable.push(row),
+            }
+        }
         let mut modes: BTreeMap<Launch, usize> = BTreeMap::new();
         for row in &usable {
             *modes.entry(row.launch.unwrap_or(launch)).or_default() += 1;
         }
         let most = modes.iter().max_by_key(|(mode, rows)| (**rows, **mode == launch)).map(|(mode, _)| *mode);
         let mode = if told || modes.contains_key(&launch) { Some(launch) } else { most };
-        let mut out = Self { launch: mode, ..Self::default() };
+        let mut out = Self { launch: mode, registered: Some(registered), in_place: Some(in_place), ..Self::default() };
         let mut versions: BTreeSet<Option<&str>> = BTreeSet::new();
         for row in usable.into_iter().filter(|row| Some(row.launch.unwrap_or(launch)) == mode) {
             let pair = row.settings.algorithm.zip(row.settings.protocol);
@@ -76,11 +119,13 @@ impl Measured {
         out.judge_noise(mode.unwrap_or(launch));
         if out.rows == 0 {
             let modes: Vec<String> = modes.iter().map(|(mode, rows)| format!("{mode} ({rows} rows)")).collect();
-            let have: BTreeSet<u32> = rows.iter().map(|m| m.ranks).collect();
+            let mut others: Vec<(String, usize)> = others.into_iter().collect();
+            others.sort_by_key(|(_, rows)| Reverse(*rows));
+            let others: Vec<String> = others.iter().take(4).map(|(why, rows)| format!("{rows} {why}")).collect();
             return Err(Error::usage(
-                format!("no measured row is of {ranks} ranks launched by {launch}"),
+                format!("no measured row is of this call on {ranks} ranks launched by {launch}"),
                 if modes.is_empty() {
-                    format!("the rows are of {have:?} ranks: choose with --ranks")
+                    format!("of {} rows {}", rows.len(), others.join(", "))
                 } else {
                     format!("choose with --launch: {}", modes.join(", "))
                 },
@@ -129,8 +174,11 @@ impl Measured {
     pub(super) fn note(&self) -> Option<String> {
         let mode = self.launch?;
         Some(format!(
-            "measured times: {} rows launched by {mode}; {} rows of other launches, ranks or settings are not used",
-            self.rows, self.left_out
+            "measured times: {} rows launched by {mode}{}{}; {} rows of other launches, ranks or settings are not used",
+            self.rows,
+            if self.in_place == Some(true) { ", in place" } else { "" },
+            if self.registered == Some(true) { ", with registered buffers" } else { "" },
+            self.left_out
         ))
     }
 

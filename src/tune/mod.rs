@@ -51,7 +51,7 @@ use crate::confidence::{Grounds, On, Trust};
 use crate::error::Error;
 use crate::query::UNMEASURED_SWITCHES;
 use crate::site::{Site, assumptions};
-use crate::validate::judged::can_be_asked;
+use crate::validate::{judged::can_be_asked, other_gpus};
 use jobs::{Job, asked, jobs};
 use measured::Measured;
 use measuring::Measuring;
@@ -102,11 +102,15 @@ fn tune_with(
     let told = |of: &dyn Fn(&Measured) -> Option<Version>| read.measured.iter().find_map(of);
     let measured = installed.or_else(|| told(&|m| m.nccl)).filter(|_| site.spec.nccl.is_none());
     let launch = read.measured.iter().find_map(|measured| measured.launch);
+    let registered = read.measured.iter().find_map(|measured| measured.registered);
     let settings = Settings {
         launch: launch.unwrap_or(site.settings().launch),
+        registered: registered.unwrap_or(site.settings().registered),
         version: measured.map(|version| version.covered().0).or(site.settings().version),
         ..*site.settings()
     };
+    let in_place = read.measured.iter().find_map(|measured| measured.in_place);
+    let request = &Request { in_place: in_place.unwrap_or(request.in_place), ..request.clone() };
     notes.extend(read.measured.iter().find_map(Measured::note));
 
     for (job, measured) in jobs.iter_mut().zip(&read.measured).filter(|_| request.step.is_none()) {
@@ -116,10 +120,12 @@ fn tune_with(
     let views = jobs.iter().map(|job| job.group.view(&site.topology)).collect::<Result<Vec<_>, PredictError>>()?;
     let own: Vec<Option<Predictor<'_>>> = views.iter().map(|view| view.as_ref().map(|view| whole.on(view))).collect();
     let mut works = Vec::with_capacity(jobs.len());
+    // They would hold for all communicators.
+    let lists = jobs.len() == 1;
     for ((job, own), measured) in jobs.into_iter().zip(&own).zip(read.measured) {
         let (predictor, spot) = (own.as_ref().unwrap_or(&whole), job.group.spot(&site.topology));
         let measures = measure.is_some();
-        let clock = Clock { whole: &whole, predictor, group: job.group, settings, measured, measures };
+        let clock = Clock { whole: &whole, predictor, group: job.group, settings, measured, measures, lists };
         let calls = clock.time(job.asked, &request.watch)?;
         works.push(Work { clock, calls, spot, here: false });
     }
@@ -161,6 +167,7 @@ fn tune_with(
     if grounds.beyond.switches() {
         said.push(UNMEASURED_SWITCHES.to_owned());
     }
+    let other_gpus = !read.foreign.is_empty();
     let unsettled = (searched.unsettled > 0).then(|| {
         let count = searched.unsettled;
         format!("{count} changes are left out: the search ended before they were measured five times; a longer --budget settles them")
@@ -186,12 +193,14 @@ fn tune_with(
             .chain(site.told.warnings.iter().cloned())
             .chain(doubts(&calls))
             .chain(another)
+            .chain(read.foreign)
             .chain(ended)
             .chain(unsettled)
             .chain(open)
             .collect(),
         refused: refused(&calls),
         contradicted: is_contradicted(&calls),
+        other_gpus,
         ended: searched.ended,
         times: searched.times,
         measured_csv: searched.csv,
@@ -212,6 +221,8 @@ struct Read {
     measured: Vec<Measured>,
     inputs: Vec<Input>,
     defects: Vec<String>,
+    /// Files of other GPUs than the machine has.
+    foreign: Vec<String>,
 }
 
 impl Read {
@@ -232,7 +243,7 @@ impl Read {
             let is_its = |run: &str| communicator_of(run).map_or(first, |of| name.is_none_or(|name| name == of));
             let rows: Vec<Measurement> = read.measurements.iter().filter(|row| is_its(&row.run)).cloned().collect();
             let ranks = Some(job.group.communicator.ranks).filter(|_| first || !rows.is_empty())?;
-            Some(Measured::of(&rows, ranks, site.settings().launch, request.this_launch))
+            Some(Measured::of(&rows, ranks, site.settings(), request))
         };
         let each: Vec<Option<Result<Measured, Error>>> = jobs.iter().map(of).collect();
         let some = each.iter().flatten().any(Result::is_ok);
@@ -244,6 +255,7 @@ impl Read {
         Ok(Self {
             inputs: read.files.iter().filter(|file| file.rows > 0).map(input).collect(),
             defects: read.files.iter().filter_map(FileReport::defect).chain(cut_runs(&read.files)).collect(),
+            foreign: read.files.iter().filter_map(|file| other_gpus(file, &site.topology)).collect(),
             measured: each.into_iter().map(measured).collect::<Result<_, _>>()?,
         })
     }

@@ -1,7 +1,7 @@
 //! What NCCL could do for each call, with the time it takes: predicted, and measured where somebody has.
 
 use collcast_sim::collective::Collective;
-use collcast_sim::engine::Unobserved;
+use collcast_sim::engine::{EngineError, Unobserved};
 use collcast_sim::nccl::Plan;
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::schedule::Call;
@@ -35,6 +35,8 @@ pub(super) struct Clock<'s> {
     pub(super) measured: Measured,
     /// Whether calls are to be measured.
     pub(super) measures: bool,
+    /// Whether lists of algorithms are looked for. They hold for all calls, so that all candidates of all sizes count.
+    pub(super) lists: bool,
 }
 
 impl Clock<'_> {
@@ -86,10 +88,7 @@ impl Clock<'_> {
 
     fn candidates(&self, Asked { call, channels, beyond, times: in_step }: Asked) -> Result<Tuned, PredictError> {
         let Self { predictor, settings, measured, .. } = self;
-        let times = |pair, channels, default| {
-            let known = Some(measured).filter(|_| !beyond);
-            known.and_then(|measured| measured.times(&call, pair, channels, default))
-        };
+        let times = |pair, channels, default| measured.times(&call, pair, channels, default);
         let chosen = self.forecast(&call, None, settings)?;
         let pair = (chosen.algorithm, chosen.protocol);
         let own = settings.channels;
@@ -109,6 +108,9 @@ impl Clock<'_> {
                     Ok(predictor.decide(&call, choice.0, choice.1, settings)?.channels)
                 };
                 let measured = times(other, forced.channels, false);
+                if beyond && !self.lists && measured.is_none() {
+                    continue;
+                }
                 // NCCL's variables bound the channels of a communicator, so more than it takes for a call by itself
                 // cannot be measured. A table would give them to it.
                 if let Some(told) = channels
@@ -118,7 +120,12 @@ impl Clock<'_> {
                     continue;
                 }
                 let most = channels_under(&forced)?;
-                let prediction = self.forecast(&call, Some(other), &forced)?;
+                let prediction = match self.forecast(&call, Some(other), &forced) {
+                    Ok(prediction) => prediction,
+                    // What nobody asked about is not worth an answer that takes too long: nothing is advised of it.
+                    Err(PredictError::Engine { error: EngineError::TooLong, .. }) if beyond => continue,
+                    Err(error) => return Err(error),
+                };
                 candidates.push(Candidate::new((other, forced.channels), most, prediction, measured));
             }
         }

@@ -124,6 +124,8 @@ pub struct Outcome {
     pub calls: Vec<Tuned>,
     /// Whether most measured times of NCCL's choice are outside of what is forecast for it.
     pub contradicted: bool,
+    /// Whether measured times are of other GPUs than the machine has.
+    pub other_gpus: bool,
     /// What to take over which sizes.
     pub ranges: Vec<Range>,
     /// What is lost without it.

@@ -9,6 +9,7 @@ use collcast_tuner::table::A_DOMAIN;
 
 use super::advice::{Span, runs};
 use super::communicator::Communicator;
+use super::install::LIBRARY;
 use super::outcome::{Machine, Outcome};
 use super::process::{Process, Tried};
 use super::tuned::{Advice, Tuned};
@@ -128,11 +129,14 @@ fn gains(calls: &[Tuned]) -> Option<String> {
 }
 
 /// Lines of a Slurm script that load the table for a job, and those that undo it.
-fn slurm(folder: &Path, process: &Process) -> String {
+fn slurm(folder: &Path, plugin: &Path, process: &Process) -> String {
     let mut out = format!("# For a Slurm script, before srun. {PREDICTED}\n");
-    let loads = loads(folder, process);
+    if !plugin.is_file() {
+        let _ = writeln!(out, "# Put {LIBRARY} there: cargo build --release -p collcast-tuner");
+    }
+    let loads = loads(folder, plugin, process);
     for (name, value) in &loads {
-        let _ = writeln!(out, "export {name}={value}");
+        let _ = writeln!(out, "export {name}={}", files::quoted(value));
     }
     let _ = writeln!(out, "# Undo: unset {}", names(loads.iter().map(|load| load.0)));
     out
@@ -143,16 +147,17 @@ fn kubernetes(folder: &Path, process: &Process) -> String {
     let mut out = format!(
         "# For a container; mount the table and libcollcast_tuner.so there. {PREDICTED}\n# Undo: take these variables out.\nenv:\n"
     );
-    for (name, value) in loads(folder, process) {
-        let _ = writeln!(out, "  - name: {name}\n    value: \"{value}\"");
+    for (name, value) in loads(folder, &folder.join(LIBRARY), process) {
+        // A string of JSON is one of YAML.
+        let _ = writeln!(out, "  - name: {name}\n    value: {}", serde_json::Value::from(value));
     }
     out
 }
 
 /// The variables that load the table, and the values for the whole process that go with it.
-fn loads(folder: &Path, process: &Process) -> Vec<(&'static str, String)> {
-    let at = |name: &str| folder.join(name).display().to_string();
-    let mut loads = vec![("NCCL_TUNER_PLUGIN", at("libcollcast_tuner.so")), ("COLLCAST_TUNER_TABLE", at("tuner.csv"))];
+fn loads(folder: &Path, plugin: &Path, process: &Process) -> Vec<(&'static str, String)> {
+    let table = folder.join("tuner.csv").display().to_string();
+    let mut loads = vec![("NCCL_TUNER_PLUGIN", plugin.display().to_string()), ("COLLCAST_TUNER_TABLE", table)];
     let advised = process.advised().into_iter().flat_map(|tried| &tried.settings);
     loads.extend(advised.map(|setting| (setting.variable.name(), setting.value.to_string())));
     loads
@@ -200,17 +205,24 @@ fn saves(tried: &Tried) -> String {
     format!("{:.1}% less time over {} calls ({rests}{})", 100.0 * tried.gain, tried.calls, least.unwrap_or_default())
 }
 
-/// Writes `tuner.csv`, `nccl.env`, `slurm.sh`, `kubernetes.yaml`, `measured.csv` where a search measured, and reports of the outcome, one for programs as `tune.json` and one for people as
-/// `tune.md`, into a folder. That is made if it is not there; each file is whole or not there.
+/// Writes `tuner.csv`, `nccl.env`, `slurm.sh`, `kubernetes.yaml`, `measured.csv` where a search measured, and reports of the
+/// outcome, one for programs as `tune.json` and one for people as `tune.md`, into a folder. That is made if it is not there;
+/// each file is whole or not there. `plugin` is our library; without one, the user puts it into the folder.
 ///
 /// # Errors
 /// A folder or file that cannot be written.
-pub fn write(outcome: &Outcome, for_programs: &Report, for_people: &Report, folder: &Path) -> Result<(), Error> {
+pub fn write(
+    outcome: &Outcome,
+    for_programs: &Report,
+    for_people: &Report,
+    folder: &Path,
+    plugin: Option<&Path>,
+) -> Result<(), Error> {
     files::make_folder(folder)?;
     let whole = |source| Error::File { what: "find", path: folder.to_owned(), source };
     let there = std::path::absolute(folder).map_err(whole)?;
     let mut files = vec![
-        ("slurm.sh", slurm(&there, &outcome.process)),
+        ("slurm.sh", slurm(&there, plugin.unwrap_or(&there.join(LIBRARY)), &outcome.process)),
         ("kubernetes.yaml", kubernetes(&there, &outcome.process)),
         ("tuner.csv", outcome.tuner_csv.clone()),
         ("nccl.env", outcome.nccl_env.clone()),

@@ -504,7 +504,7 @@ fn seen(read: &ReadReport, profile: &Profile) -> usize {
 }
 
 /// Says where the rank lines of a log name other GPUs than the machine has.
-fn other_gpus(file: &FileReport, topology: &Topology) -> Option<String> {
+pub(crate) fn other_gpus(file: &FileReport, topology: &Topology) -> Option<String> {
     let models: BTreeSet<&str> = (0..topology.ranks())
         .filter_map(|r| Some(topology.gpu(topology.gpu_of(Rank(r)))?.model.as_str()))
         .filter(|model| !model.is_empty())

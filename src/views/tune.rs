@@ -287,21 +287,25 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
         "`--output DIR` writes the settings"
     };
     let measured = advice.basis == Basis::Measured;
-    let doubted = measured && outcome.contradicted;
+    let doubt = match outcome {
+        _ if !measured => None,
+        Outcome { other_gpus: true, .. } => Some("low: the measured times are of other GPUs than the machine has"),
+        Outcome { contradicted: true, .. } => {
+            Some("low: most measured times are far from any forecast; are they of this machine and of these protocols?")
+        }
+        _ => None,
+    };
     Verdict {
         status: match measured {
-            true if doubted => Status::Warning,
+            true if doubt.is_some() => Status::Warning,
             true => Status::Ok,
             false => status,
         },
         sentence,
-        confidence: match measured {
-            true if doubted => {
-                "low: most measured times are far from any forecast; are they of this machine and of these protocols?"
-                    .to_owned()
-            }
-            true => "high: measured here".to_owned(),
-            false => confidence,
+        confidence: match doubt {
+            Some(doubt) => doubt.to_owned(),
+            None if measured => "high: measured here".to_owned(),
+            None => confidence,
         },
         basis: if measured { "measured".to_owned() } else { basis },
         next: Some(next.to_owned()),

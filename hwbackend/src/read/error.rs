@@ -162,7 +162,7 @@ pub enum ReadError {
         gpus_per_node: u32,
     },
     /// Our own forecast, offered as a measurement.
-    #[error("a prediction, not a measurement\n  --> {}:{line}\nhint: --allow-predicted reads it all the same", path.display())]
+    #[error("a prediction, not a measurement\n  --> {}:{line}\nhint: `validate`, `calibrate` and `compare` read it with --allow-predicted", path.display())]
     Predicted {
         /// The file.
         path: PathBuf,

@@ -25,7 +25,7 @@ mod sidecar;
 mod table;
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -113,7 +113,7 @@ pub struct FileReport {
     pub kind: FileKind,
     /// Measurements it gave, the duplicates not counted.
     pub rows: usize,
-    /// Measurements that an earlier file had already given.
+    /// Measurements that an earlier file, or this one, had already given.
     pub duplicates: usize,
     /// What became of it.
     pub outcome: Outcome,
@@ -445,8 +445,12 @@ impl Collector {
         let mut dropped = vec![false; rows.len()];
         for (file, &(begin, end)) in self.spans.iter().enumerate() {
             let mut runs: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-            for (index, row) in rows.iter().enumerate().take(end).skip(begin) {
-                runs.entry(base_run(&row.run).to_owned()).or_default().push(index);
+            let copies = copies_within(&rows[begin..end]);
+            self.report.files[file].duplicates += copies.len();
+            self.report.files[file].rows -= copies.len();
+            copies.into_iter().for_each(|at| dropped[begin + at] = true);
+            for index in (begin..end).filter(|&index| !dropped[index]) {
+                runs.entry(base_run(&rows[index].run).to_owned()).or_default().push(index);
             }
             let mut fresh = Vec::new();
             for indices in runs.into_values() {
@@ -495,6 +499,22 @@ type RowKey = (String, Collective, u32, u64, bool, u64);
 fn row_key(row: &Measurement) -> RowKey {
     (base_run(&row.run).to_owned(), row.collective, row.ranks, row.size.0, row.in_place, row.time.0)
 }
+
+/// Rows of a file that repeat earlier ones of it to the last digit, where most of its rows do: the file was put together
+/// from one table twice. Single times agree by chance.
+fn copies_within(rows: &[Measurement]) -> Vec<usize> {
+    let mut seen = HashSet::new();
+    let is_copy = |row: &Measurement| {
+        let forced = (row.settings.algorithm, row.settings.protocol, row.settings.channels);
+        !seen.insert((row.run.clone(), row_key(row), forced, row.settings.registered))
+    };
+    let copies: Vec<usize> = rows.iter().map(is_copy).enumerate().filter_map(|(at, copy)| copy.then_some(at)).collect();
+    let first = rows.len() - copies.len();
+    if copies.len() >= COPIED && copies.len() * 10 >= first * 9 { copies } else { Vec::new() }
+}
+
+/// Rows from which on a repetition is no chance.
+const COPIED: usize = 4;
 
 /// The run without the number that tells several of one file apart.
 fn base_run(run: &str) -> &str {

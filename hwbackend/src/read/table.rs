@@ -48,6 +48,8 @@ const USED: [&str; 22] = [
     "nccl_version",
     "hosts",
 ];
+/// A column that forecasts of ours have and measurements have not: also those whose comments somebody took out.
+const FORECAST: &str = "time_us_low";
 /// Columns that `collcast bench` writes and nothing here needs.
 const WRITTEN: [&str; 5] = ["time_us_p5", "time_us_p95", "checked", "nccl_model_us", "schedule_hash"];
 
@@ -163,11 +165,14 @@ struct Doubts {
     disagreeing: usize,
     /// Rows whose time comes from a rate of few digits.
     imprecise: usize,
+    /// Rows whose `time_us` says no time, so that it comes from a rate.
+    untimed: usize,
 }
 
 impl Doubts {
     fn see(&mut self, row: &TableRow<'_>, measurement: &Measurement, rates: Option<Rates>, out: &mut Parsed) {
         self.imprecise += usize::from(row.is_imprecise());
+        self.untimed += usize::from(row.cell("time_us").is_some() && row.time_us().is_none());
         let Some((algbw, sample)) = rates else { return };
         let exact = measurement.size.0 as f64 / measurement.time.as_us().max(1e-9) / 1e3;
         if (exact - algbw).abs() > 0.05 * algbw + 0.01 {
@@ -186,6 +191,9 @@ impl Doubts {
     fn note(self, out: &mut Parsed) {
         if self.disagreeing > 1 {
             out.note(None, format!("time_us and algbw_gbps disagree in {} rows", self.disagreeing));
+        }
+        if self.untimed > 0 {
+            out.note(None, format!("{} rows say no time in time_us; it comes from their rate", self.untimed));
         }
         if self.imprecise > 0 {
             out.note(
@@ -232,6 +240,9 @@ impl Columns {
             if index.insert(name.clone(), at).is_some() && known {
                 return Err(ReadError::DuplicateColumn { path: input.path.to_owned(), line, column: name });
             }
+        }
+        if index.contains_key(FORECAST) && !input.options.allow_predicted {
+            return Err(ReadError::Predicted { path: input.path.to_owned(), line });
         }
         let mut missing: Vec<String> =
             NEEDED.iter().filter(|&&name| !index.contains_key(name)).map(|name| format!("`{name}`")).collect();
@@ -378,10 +389,14 @@ impl TableRow<'_> {
         }
     }
 
+    fn time_us(&self) -> Option<f64> {
+        self.number("time_us").ok().flatten().filter(|&us| us > 0.0)
+    }
+
     /// Whether the time must come from a rate whose last digit is over a twentieth of it.
     fn is_imprecise(&self) -> bool {
         let value = |column| self.number(column).ok().flatten().filter(|&value| value > 0.0);
-        if value("time_us").is_some() {
+        if self.time_us().is_some() {
             return false;
         }
         ["algbw_gbps", "busbw_gbps"]

@@ -210,6 +210,18 @@ impl Table {
         Ok(table)
     }
 
+    /// Whether a text is a table, whatever communicators it is for.
+    ///
+    /// # Errors
+    /// A text that is no table, or has no line.
+    pub fn check(text: &str) -> Result<(), Refused> {
+        let lines = text.lines().map(str::trim).any(|line| !line.is_empty() && !line.starts_with('#'));
+        match Self::read(text, Communicator { ranks: 0, nodes: 0, a_domain: None }) {
+            Err(Refused::Nothing) if lines => Ok(()),
+            read => read.map(drop),
+        }
+    }
+
     /// Appends the lines of another table, which hold where this one has none.
     pub fn append(&mut self, other: Self) {
         for (mine, theirs) in self.entries.iter_mut().zip(other.entries) {

@@ -1,6 +1,7 @@
 //! Dockerfiles: `ENV`, and what `RUN` installs.
 
 use super::shell;
+use crate::files::quoted;
 use crate::lint::launch::Word;
 use crate::lint::setting::{Scope, is_name, is_of_interest};
 
@@ -9,19 +10,38 @@ pub(super) fn file(text: &str) -> Scope {
     let mut versions: Vec<(String, String, u64)> = Vec::new();
     for (line, instruction) in instructions(text) {
         let Some((word, rest)) = instruction.trim_start().split_once(char::is_whitespace) else { continue };
-        match word.to_uppercase().as_str() {
+        let word = word.to_uppercase();
+        match word.as_str() {
             "ENV" => environment(&shell::commands(rest, line).concat(), &mut scope),
             "RUN" | "CMD" | "ENTRYPOINT" => {
+                let rest = &as_shell(rest);
                 let inner = shell::parse(rest, line);
                 scope.signs.extend(inner.signs.into_iter().filter(|sign| sign.rule != "not-exported"));
-                for command in shell::commands(rest, line) {
-                    configuration(&command, &mut scope);
+                if word != "RUN" {
+                    scope.settings.extend(inner.settings);
+                }
+                let mut all = shell::read(rest, line);
+                // The text of `RUN <<EOF` is a script.
+                for (command, text, line) in std::mem::take(&mut all.1) {
+                    if command.len() > 1 {
+                        all.1.push((command, text, line));
+                        continue;
+                    }
+                    let inner = shell::read(&text, line);
+                    all.0.extend(inner.0);
+                    all.1.extend(inner.1);
+                }
+                if word == "RUN" {
+                    shell::configuration(&all, &mut scope);
+                }
+                for command in all.0 {
                     versions.extend(command.iter().filter_map(|w| {
                         let (package, version) = package(&w.text)?;
                         Some((package.to_owned(), version.to_owned(), w.line))
                     }));
                 }
             }
+            "COPY" | "ADD" => shell::configuration(&shell::read(&instruction, line), &mut scope),
             _ => {}
         }
     }
@@ -52,16 +72,10 @@ fn environment(words: &[Word], scope: &mut Scope) {
     }
 }
 
-/// `echo NAME=VALUE >> /etc/nccl.conf`.
-fn configuration(command: &[Word], scope: &mut Scope) {
-    let to_file = command.iter().any(|word| word.text.ends_with("nccl.conf"));
-    if to_file && command.first().is_some_and(|word| matches!(word.text.as_str(), "echo" | "printf")) {
-        for word in command {
-            if let Some((name, value)) = word.text.split_once('=').filter(|(name, _)| is_name(name)) {
-                scope.set(name, value.trim_end_matches("\\n"), Some(word.line));
-            }
-        }
-    }
+/// A command as a shell has it: of the list `["a", "b c"]` its words in quotes.
+fn as_shell(text: &str) -> String {
+    let words: Option<Vec<String>> = serde_json::from_str(text.trim()).ok();
+    words.map_or_else(|| text.to_owned(), |words| words.iter().map(|w| quoted(w)).collect::<Vec<_>>().join(" "))
 }
 
 /// A package of NCCL and its plain version: `libnccl2=2.18.3-1+cuda12.1`, `nvidia-nccl-cu12==2.21.5`.
@@ -74,11 +88,12 @@ fn package(word: &str) -> Option<(&str, &str)> {
 }
 
 /// Instructions with the line that each begins on; what a line ends in `\` goes on in the next, comments between them are
-/// dropped.
+/// dropped. A here-document belongs to its instruction.
 fn instructions(text: &str) -> Vec<(u64, String)> {
     let mut all = Vec::new();
     let mut open: Option<(u64, String)> = None;
-    for (number, line) in (1_u64..).zip(text.lines()) {
+    let mut lines = (1_u64..).zip(text.lines());
+    while let Some((number, line)) = lines.next() {
         if line.trim_start().starts_with('#') {
             // Keeps the count of lines within an instruction.
             if let Some((_, text)) = &mut open {
@@ -91,9 +106,19 @@ fn instructions(text: &str) -> Vec<(u64, String)> {
         if line.trim_end().ends_with('\\') {
             whole.push('\n');
             open = Some((from, whole));
-        } else {
-            all.push((from, whole));
+            continue;
         }
+        if let Some(end) = shell::commands(&whole, from).last().and_then(|command| shell::here_document(command)) {
+            for (_, line) in lines.by_ref() {
+                whole.push('\n');
+                whole.push_str(line);
+                if line.trim() == end {
+                    break;
+                }
+            }
+            whole.push('\n');
+        }
+        all.push((from, whole));
     }
     all.extend(open);
     all

@@ -8,9 +8,12 @@ pub(super) fn file(text: &str) -> Scope {
     for (number, line) in (1_u64..).zip(text.lines()) {
         let line = line.trim();
         let line = line.strip_prefix("export ").unwrap_or(line);
-        if let Some((name, value)) = line.split_once('=').filter(|_| !line.starts_with('#')) {
-            let name = name.trim();
+        if let Some((raw, value)) = line.split_once('=').filter(|_| !line.starts_with('#')) {
+            let name = raw.trim();
             if is_name(name) && is_of_interest(name) {
+                if raw != name || value.starts_with(' ') {
+                    scope.sign("blank-at-equals", Some(number), format!("{name} has a blank beside its `=`"));
+                }
                 let value = without_comment(value.trim());
                 scope.set(name, unquoted(value), Some(number));
             }
@@ -22,10 +25,10 @@ pub(super) fn file(text: &str) -> Scope {
 
 /// A file that NCCL reads: up to the first `=` of a line is a name, the rest is its value, as they stand.
 ///
-/// Source: NCCL 2.28 `src/misc/param.cc`, `setEnvFile`.
-pub(super) fn conf(text: &str) -> Scope {
+/// The first line has the number `from`. Source: NCCL 2.28 `src/misc/param.cc`, `setEnvFile`.
+pub(super) fn conf(text: &str, from: u64) -> Scope {
     let mut scope = Scope::default();
-    for (number, line) in (1_u64..).zip(text.lines()) {
+    for (number, line) in (from..).zip(text.lines()) {
         let Some((raw, value)) = line.split_once('=').filter(|_| !line.trim_start().starts_with('#')) else { continue };
         let name = raw.trim().trim_start_matches("export ").trim_start();
         if !is_name(name) || !is_of_interest(name) {

@@ -1,7 +1,7 @@
 //! Kubernetes and Compose manifests: variables of each container, and what it is given.
 
-use super::shell;
 use super::yaml::{Node, Value, documents};
+use super::{environ, shell};
 use crate::lint::launch::{SHM_LEAST, Word, look, ports, size};
 use crate::lint::setting::{Scope, is_name, is_of_interest};
 
@@ -36,6 +36,10 @@ fn walk(node: &Node, scopes: &mut Vec<Scope>, rest: &mut Scope, depth: usize) {
         if matches!(key.as_str(), "containers" | "initContainers") {
             scopes.extend(value.items().iter().map(|container| of_container(container, node)));
             continue;
+        }
+        // A file of a ConfigMap.
+        if let Some(text) = value.text().filter(|_| key.ends_with("nccl.conf")) {
+            scopes.push(environ::conf(text, value.line));
         }
         if let Some(text) = value.text().filter(|_| is_name(key) && is_of_interest(key)) {
             rest.set(key, text, Some(value.line));

@@ -26,7 +26,7 @@ pub enum Kind {
     Shell,
     /// A Dockerfile.
     Docker,
-    /// Kubernetes, Compose, Helm: YAML.
+    /// Kubernetes, Compose, Helm: YAML or JSON.
     Manifest,
     /// Python that sets variables.
     Python,
@@ -47,7 +47,7 @@ impl Kind {
             Self::Log
         } else if name.starts_with("dockerfile") || name.starts_with("containerfile") || ending == "dockerfile" {
             Self::Docker
-        } else if matches!(ending, "yaml" | "yml") || begins("apiVersion:") {
+        } else if matches!(ending, "yaml" | "yml" | "json") || begins("apiVersion:") {
             Self::Manifest
         } else if ending == "py" {
             Self::Python
@@ -85,9 +85,11 @@ impl Kind {
 
 /// The settings of a file, by those who see them; of a log none, which has rules of its own.
 pub(super) fn scopes(kind: Kind, text: &str) -> Vec<Scope> {
+    // What some editors write in front.
+    let text = text.trim_start_matches('\u{feff}');
     match kind {
         Kind::Environment => vec![environ::file(text)],
-        Kind::Conf => vec![environ::conf(text)],
+        Kind::Conf => vec![environ::conf(text, 1)],
         Kind::Process => vec![environ::process(text)],
         Kind::Shell => vec![shell::script(text)],
         Kind::Docker => vec![docker::file(text)],

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::environ::unquoted;
+use super::environ::{self, unquoted};
 use crate::lint::launch::{Word, look};
 use crate::lint::setting::{Scope, is_name, is_of_interest};
 use collcast_sim::nccl::is_read;
@@ -25,13 +25,22 @@ pub(super) fn parse(text: &str, line: u64) -> Scope {
     reader.finish(text)
 }
 
+/// The text of a here-document, with the command that reads it and the line that it begins on.
+type Document = (Vec<Word>, String, u64);
+
 /// The commands of a text: their words, without redirections' meaning.
 pub(super) fn commands(text: &str, line: u64) -> Vec<Vec<Word>> {
+    read(text, line).0
+}
+
+/// The commands of a text, and the here-documents.
+pub(super) fn read(text: &str, line: u64) -> (Vec<Vec<Word>>, Vec<Document>) {
+    let mut documents = Vec::new();
     let mut all: Vec<Vec<Word>> = vec![Vec::new()];
     let mut word: Option<Word> = None;
     let mut quote: Option<char> = None;
     let mut line = line;
-    let mut heredoc: Option<String> = None;
+    let mut heredoc: Option<(Vec<Word>, String)> = None;
     let mut letters = text.chars().peekable();
     let close = |word: &mut Option<Word>, all: &mut Vec<Vec<Word>>| {
         if let (Some(word), Some(last)) = (word.take(), all.last_mut()) {
@@ -48,6 +57,11 @@ pub(super) fn commands(text: &str, line: u64) -> Vec<Vec<Word>> {
             (Some(q), c) if c == q => quote = None,
             (None | Some('"'), '\\') => match letters.next() {
                 Some('\n') => line += 1,
+                // Within quotes it stands for itself before most.
+                Some(next) if quote.is_some() && !matches!(next, '"' | '$' | '`' | '\\') => {
+                    push(&mut word, '\\');
+                    push(&mut word, next);
+                }
                 Some(next) => push(&mut word, next),
                 None => {}
             },
@@ -60,10 +74,12 @@ pub(super) fn commands(text: &str, line: u64) -> Vec<Vec<Word>> {
                 close(&mut word, &mut all);
                 // The text of a here-document is data and no command.
                 let last = all.last().map(Vec::as_slice).unwrap_or_default();
-                heredoc = heredoc.or_else(|| here_document(last));
+                heredoc = heredoc.or_else(|| Some((last.to_vec(), here_document(last)?)));
                 all.push(Vec::new());
-                if let Some(end) = heredoc.take_if(|_| c == '\n') {
-                    line += skip_to(&end, &mut letters);
+                if let Some((command, end)) = heredoc.take_if(|_| c == '\n') {
+                    let (text, lines) = text_to(&end, &mut letters);
+                    documents.push((command, text, line));
+                    line += lines;
                 }
             }
             (None, '(' | ')' | '{' | '}') if word.is_none() => {
@@ -75,32 +91,57 @@ pub(super) fn commands(text: &str, line: u64) -> Vec<Vec<Word>> {
     }
     close(&mut word, &mut all);
     all.retain(|command| !command.is_empty());
-    all
+    (all, documents)
+}
+
+/// What a script writes into NCCL's own file: `echo NAME=VALUE >> /etc/nccl.conf`, or a here-document.
+pub(super) fn configuration((commands, documents): &(Vec<Vec<Word>>, Vec<Document>), scope: &mut Scope) {
+    let to_file = |command: &[Word]| command.iter().any(|word| word.text.ends_with("nccl.conf"));
+    for command in commands.iter().filter(|command| to_file(command)) {
+        if matches!(command[0].text.as_str(), "echo" | "printf") {
+            // Both may write a line end as `\n`.
+            let lines = command[1..].iter().flat_map(|word| {
+                let lines: Vec<String> = word.text.replace("\\n", "\n").lines().map(str::to_owned).collect();
+                lines.into_iter().map(|text| (text, word.line))
+            });
+            for (text, line) in lines {
+                if let Some((name, value)) = text.split_once('=').filter(|(name, _)| is_name(name)) {
+                    scope.set(name, value, Some(line));
+                }
+            }
+        }
+    }
+    for (_, text, line) in documents.iter().filter(|(command, ..)| to_file(command)) {
+        let inner = environ::conf(text, *line);
+        scope.settings.extend(inner.settings);
+        scope.signs.extend(inner.signs);
+    }
 }
 
 /// The word that ends a here-document, if the command begins one.
-fn here_document(command: &[Word]) -> Option<String> {
+pub(super) fn here_document(command: &[Word]) -> Option<String> {
     let at = command.iter().position(|word| word.text.starts_with("<<") && !word.text.starts_with("<<<"))?;
     let word = command[at].text.trim_start_matches("<<").trim_start_matches('-');
     let word = if word.is_empty() { &command.get(at + 1)?.text } else { word };
     Some(unquoted(word).to_owned())
 }
 
-/// Passes over lines up to one that is `end`; how many they are.
-fn skip_to(end: &str, letters: &mut impl Iterator<Item = char>) -> u64 {
-    let (mut lines, mut current) = (0, String::new());
+/// The lines up to one that is `end`, and how many they are with that.
+fn text_to(end: &str, letters: &mut impl Iterator<Item = char>) -> (String, u64) {
+    let (mut text, mut lines, mut current) = (String::new(), 0, String::new());
     for c in letters {
+        current.push(c);
         if c != '\n' {
-            current.push(c);
             continue;
         }
         lines += 1;
         if current.trim() == end {
-            break;
+            return (text, lines);
         }
+        text.push_str(&current);
         current.clear();
     }
-    lines
+    (text + &current, lines)
 }
 
 /// `#SBATCH` options that matter here.
@@ -156,9 +197,11 @@ struct Reader {
 
 impl Reader {
     fn run(&mut self, text: &str, line: u64, depth: usize) {
-        for command in commands(text, line) {
-            self.command(&command, depth);
+        let all = read(text, line);
+        for command in &all.0 {
+            self.command(command, depth);
         }
+        configuration(&all, &mut self.scope);
     }
 
     fn finish(mut self, text: &str) -> Scope {
@@ -268,13 +311,22 @@ impl Reader {
                 _ => (word.text.as_str(), None),
             };
             match option {
-                "-x" | "-e" | "--env" | "-env" | "--export" | "--environment" => {
+                "-x" | "-e" | "--env" | "-env" | "--environment" => {
                     let (text, line) = match (glued, next) {
                         (Some(text), _) => (text, word.line),
                         (None, Some(next)) => (next.text.as_str(), next.line),
                         (None, None) => continue,
                     };
-                    self.pairs(text, line);
+                    if let Some((name, value)) = text.split_once('=').filter(|(name, _)| is_name(name)) {
+                        self.set(name, unquoted(value), line, false);
+                    }
+                }
+                "--export" => {
+                    if let Some((text, line)) =
+                        glued.map(|text| (text, word.line)).or(next.map(|w| (w.text.as_str(), w.line)))
+                    {
+                        self.pairs(text, line);
+                    }
                 }
                 "-genv" => {
                     if let (Some(name), Some(value)) = (next, command.get(at + 2)) {
@@ -293,21 +345,28 @@ impl Reader {
         }
     }
 
-    /// `A=1`, or `ALL,A=1,B=2`, where commas may belong to a value.
+    /// What `srun --export` hands on: `ALL,A=1,B='2,3'`. A comma ends a value that has no quotes. Without `ALL` nothing else
+    /// of the environment goes with it.
     fn pairs(&mut self, text: &str, line: u64) {
-        let mut pairs: Vec<(String, String)> = Vec::new();
-        for part in text.split(',') {
-            match part.split_once('=').filter(|(name, _)| is_name(name) && name.len() > 2) {
-                Some((name, value)) => pairs.push((name.to_owned(), value.to_owned())),
-                None => {
-                    if let Some((_, value)) = pairs.last_mut() {
-                        *value = format!("{value},{part}");
-                    }
-                }
-            }
+        let mut quoted = false;
+        let parts: Vec<&str> = text
+            .split(|c: char| {
+                quoted ^= c == '\'';
+                c == ',' && !quoted
+            })
+            .collect();
+        for (name, value) in parts.iter().filter_map(|part| part.split_once('=')) {
+            self.set(name, unquoted(value), line, false);
         }
-        for (name, value) in pairs {
-            self.set(&name, unquoted(&value), line, false);
+        if parts.iter().any(|part| part.eq_ignore_ascii_case("all")) {
+            return;
+        }
+        let named = |name: &&String| parts.iter().any(|part| part.split('=').next() == Some(name.as_str()));
+        let left: Vec<&String> = self.exported.iter().filter(|name| is_read(name) && !named(name)).collect();
+        if let Some(first) = left.first() {
+            let others = if left.len() > 1 { format!(" and {} more", left.len() - 1) } else { String::new() };
+            let what = format!("{first}{others}: exported, and --export={text} leaves it out");
+            self.scope.sign("srun-export", Some(line), what);
         }
     }
 

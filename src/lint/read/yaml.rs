@@ -124,9 +124,9 @@ impl<'l, 't> Reader<'l, 't> {
         } else if key_of(line.text).is_some() {
             Value::Map(self.map(own, depth))
         } else {
-            let scalar = inline(line.text, number, 0);
+            let text = line.text.to_owned();
             self.at += 1;
-            return Some(scalar);
+            return Some(self.scalar(text, number, own));
         };
         Some(Node { line: number, value })
     }
@@ -224,6 +224,9 @@ impl<'l, 't> Reader<'l, 't> {
                 lines.push(line.raw);
                 self.at += 1;
             }
+            let indent_of = |line: &&str| line.len() - line.trim_start().len();
+            let least = lines.iter().filter(|line| !line.trim().is_empty()).map(indent_of).min().unwrap_or_default();
+            let lines: Vec<&str> = lines.into_iter().map(|line| line.get(least..).unwrap_or_default()).collect();
             return Node { line: number + 1, value: Value::Scalar(lines.join("\n")) };
         }
         let mut whole = text;
@@ -232,7 +235,7 @@ impl<'l, 't> Reader<'l, 't> {
             text.starts_with(['{', '[']) && !is_template(text) && count('{') + count('[') > count('}') + count(']')
         };
         while opens(&whole) && whole.len() < 1 << 16 && self.at < self.lines.len() {
-            whole.push(' ');
+            whole.push('\n');
             whole.push_str(self.lines[self.at].text);
             self.at += 1;
         }
@@ -262,7 +265,8 @@ fn key_of(text: &str) -> Option<(String, &str)> {
     let (key, rest) = match text.chars().next()? {
         quote @ ('"' | '\'') => {
             let end = text[1..].find(quote)? + 1;
-            (&text[1..end], text[end + 1..].trim_start().strip_prefix(':')?)
+            let rest = text[end + 1..].trim_start().strip_prefix(':')?;
+            return Some((text[1..end].trim().to_owned(), rest.trim()));
         }
         '{' | '[' => return None,
         _ => {
@@ -273,20 +277,24 @@ fn key_of(text: &str) -> Option<(String, &str)> {
     (rest.is_empty() || rest.starts_with(' ')).then(|| (key.trim().to_owned(), rest.trim()))
 }
 
-/// A value on one line.
+/// A value that begins on a line.
 fn inline(text: &str, line: u64, depth: usize) -> Node {
+    let begins = |part: &str| {
+        let before = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
+        line + text.as_bytes().iter().take(before).filter(|&&byte| byte == b'\n').count() as u64
+    };
     let text = text.trim();
     let value = match text.chars().next() {
         Some('{') if text.ends_with('}') && !is_template(text) && depth < DEPTH_MAX => {
             let entries = parts(&text[1..text.len() - 1]).into_iter().filter_map(|part| {
                 let (key, rest) = key_of(part.trim())?;
-                Some((key, inline(rest, line, depth + 1)))
+                Some((key, inline(rest, begins(rest), depth + 1)))
             });
             Value::Map(entries.collect())
         }
         Some('[') if text.ends_with(']') && depth < DEPTH_MAX => {
             let items = parts(&text[1..text.len() - 1]);
-            Value::List(items.into_iter().map(|part| inline(part, line, depth + 1)).collect())
+            Value::List(items.into_iter().map(str::trim).map(|part| inline(part, begins(part), depth + 1)).collect())
         }
         Some('"') => Value::Scalar(inner(text, '"').replace("\\n", "\n").replace("\\\"", "\"")),
         Some('\'') => Value::Scalar(inner(text, '\'').replace("''", "'")),
