@@ -299,6 +299,14 @@ fn algorithms_that_leave_nothing_fail_or_fall_back() {
 /// Goal: channels follow bounds, thresholds and size.
 #[test]
 fn channels_follow_bounds_and_size() {
+    // Blocks of NVLS have no other bound than those of all blocks.
+    let of_nvls = |pairs: &[&str]| {
+        let graphs = machine("a");
+        let model = Model::new(&graphs, Version::NEWEST, settings(pairs, Version::NEWEST));
+        model.call_channels(Algorithm::Nvls, Protocol::Simple, 1 << 30)
+    };
+    let all: [&[&str]; 4] = [&[], &["NCCL_MAX_CTAS=4"], &["NCCL_MIN_CTAS=32"], &["NCCL_MAX_NCHANNELS=4"]];
+    assert_eq!(all.map(of_nvls), [16, 4, 32, 16]);
     let graphs = machine("a");
     let channels = |pairs: &[&str], algorithm, protocol, bytes| {
         Model::new(&graphs, Version::NEWEST, settings(pairs, Version::NEWEST)).call_channels(algorithm, protocol, bytes)

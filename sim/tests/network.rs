@@ -584,6 +584,13 @@ fn channels_of_sends_follow_version_and_bounds() {
     }
     // Batches of eight peers would outnumber the channels.
     assert_eq!((of(2, "2.28.9", None).0, of(16, "2.28.9", None).1), (of(16, "2.28.9", None).0, 1));
+    // Bounds of all channels are bounds of these.
+    let bounded = |pair: (Option<u32>, Option<u32>)| {
+        let sends = Sends { channels: pair, ..Sends::default() };
+        let topology = cluster(2, 8, 8);
+        graphs(&topology, topology.ranks(), &Options { multicast: false, sends, ..Options::default() }).p2p_channels.0
+    };
+    assert_eq!([(None, Some(4)), (Some(32), None), (None, Some(3))].map(bounded), [4, 32, 4]);
     for (told, given) in [(33, 64), (64, 64), (65, 64), (u32::MAX, 64)] {
         for version in ["2.8.4", "2.28.9", "2.30.4"] {
             assert_eq!(of(2, version, Some(told)).0, given, "{version} {told}");

@@ -184,8 +184,7 @@ fn subsystems(setting: &Setting, found: &mut Found<'_>) {
     for part in setting.value.trim().trim_start_matches('^').split(',').map(str::trim) {
         let is = |known: &str| known.eq_ignore_ascii_case(part);
         let near = |known: &&str| part.len() > 2 && strsim::damerau_levenshtein(&part.to_uppercase(), known) == 1;
-        if let Some(meant) = SUBSYSTEMS.iter().find(|known| near(known)).filter(|_| !SUBSYSTEMS.iter().any(|k| is(k)))
-        {
+        if let Some(meant) = SUBSYSTEMS.iter().find(|known| near(known)).filter(|_| !SUBSYSTEMS.iter().any(|k| is(k))) {
             let what = format!("{}: `{part}` is no part of NCCL's log", setting.text());
             found.add_with("bad-value", setting.line, what, Some(format!("did you mean {meant}?")));
         }

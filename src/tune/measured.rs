@@ -60,9 +60,15 @@ impl Measured {
     ) -> Result<Self, Error> {
         let (launch, told) = (settings.launch, request.this_launch);
         // As with launches: where nothing was measured as the machine has it, what was measured takes its place.
-        let own = || rows.iter().filter(|m| m.ranks == ranks);
-        let registered = settings.registered || own().count() > 0 && own().all(|m| m.settings.registered);
-        let in_place = request.in_place || own().count() > 0 && own().all(|m| m.in_place);
+        let of_ranks = || rows.iter().filter(|m| m.ranks == ranks);
+        let is_launched = |m: &&Measurement| m.launch.is_none_or(|of| of == launch);
+        let mut own: Vec<&Measurement> = of_ranks().filter(is_launched).collect();
+        if own.is_empty() {
+            own = of_ranks().collect();
+        }
+        let all = |is: fn(&Measurement) -> bool| !own.is_empty() && own.iter().all(|m| is(m));
+        let registered = settings.registered || all(|m| m.settings.registered);
+        let in_place = request.in_place || all(|m| m.in_place);
         let plain = |m: &Measurement| {
             let s = &m.settings;
             s.buffers == Buffers::default()

@@ -74,9 +74,8 @@ impl<'a> Model<'a> {
     pub fn channels(&self) -> u32 {
         let set = &self.settings;
         let limit = self.rules.max_channels;
-        let most = set.max_channels.unwrap_or(limit).min(set.max_ctas.unwrap_or(limit)).min(limit);
-        let least = set.min_channels.unwrap_or(1).max(set.min_ctas.unwrap_or(1)).min(limit);
-        self.graphs.channels.min(most).max(least).max(1)
+        let (least, most) = set.channels();
+        self.graphs.channels.min(most.unwrap_or(limit).min(limit)).max(least.unwrap_or(1).min(limit)).max(1)
     }
 
     fn graph(&self, a: usize) -> Option<&'a Graph> {
@@ -441,7 +440,9 @@ impl<'a> Model<'a> {
         let mut channels = self.channels();
         match algorithm {
             Algorithm::Nvls | Algorithm::NvlsTree => {
-                let own = self.settings.nvls_channels.unwrap_or(self.graphs.nvls_channels).max(1);
+                let set = &self.settings;
+                let own = set.nvls_channels.unwrap_or(self.graphs.nvls_channels);
+                let own = own.min(set.max_ctas.unwrap_or(own)).max(set.min_ctas.unwrap_or(1)).max(1);
                 if algorithm == Algorithm::Nvls && self.graphs.hosts > 1 { own.min(channels) } else { own }
             }
             Algorithm::CollnetDirect => {

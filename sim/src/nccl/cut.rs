@@ -28,6 +28,8 @@ pub struct Limits {
     pub buffers: Buffers<Bytes>,
     /// Channels for send and receive in the communicator, and those to one peer at most.
     pub p2p_channels: (u32, u32),
+    /// Bytes of a chunk of send and receive with Simple (`p2pChunkSize` of a communicator, `src/init.cc`).
+    pub p2p_chunk: Bytes,
     /// Whether some pairs talk over the network.
     pub network: bool,
     /// The number of channels is an order, not a maximum.
@@ -52,6 +54,7 @@ impl Default for Limits {
             threshold: None,
             buffers: Buffers::NCCL,
             p2p_channels: (32, 32),
+            p2p_chunk: plan::P2P_CHUNK_NVLINK,
             network: false,
             exact_channels: false,
             registered: false,
@@ -117,26 +120,31 @@ impl Plan {
         let element = call.dtype.size();
         let largest = call.counts.as_ref().and_then(|c| c.iter().max().copied()).unwrap_or(call.count);
         let bytes = largest * element;
-        let step_bytes = step(Protocol::Simple, limits.buffers).0;
+        let step_bytes = limits.p2p_chunk.0.min(step(Protocol::Simple, limits.buffers).0);
         let all = u64::from(limits.p2p_channels.0.max(1));
         let most = u64::from(limits.p2p_channels.1.max(1)).min(all);
         let mut channels = most;
         while channels * u64::from(call.ranks) > all && channels > 1 && !limits.spread {
             channels /= 2;
         }
+        let version = limits.version;
         let (min_part, max_part) = match protocol {
-            // On 2 and 4 H200, LL of 128 KiB takes no longer than of 32 KiB: it has all channels.
-            Protocol::Ll => (limits.buffers.ll.0 / u64::from(STEPS) / 8, step_bytes * 32),
-            _ if limits.network => (step_bytes / 2, step_bytes),
+            // On 2 and 4 H200 with 2.28.9, LL of 128 KiB takes no longer than of 32 KiB: it has all channels.
+            Protocol::Ll if !version.since(29) => {
+                let step = limits.buffers.ll.0 / u64::from(STEPS);
+                (step / 8, step * 32)
+            }
+            _ if limits.network => (step_bytes / if version.since(22) { 2 } else { 8 }, step_bytes),
             _ => (step_bytes / 8, step_bytes * 32),
         };
         channels = channels.min(bytes.div_ceil(min_part.max(1))).max(1);
         while bytes.div_ceil(channels) > max_part && channels <= most / 2 {
             channels *= 2;
         }
-        // The FIFO's chunk: 512 KiB over NVLink, 128 KiB over the network (NCCL's P2P chunk).
+        // Over a network, messages of few chunks are cut smaller.
         let chunk_bytes = match protocol {
-            Protocol::Simple if limits.network => 128 << 10,
+            Protocol::Simple if limits.network && bytes < step_bytes => step_bytes / 4,
+            Protocol::Simple if limits.network && bytes < 8 * step_bytes => step_bytes / 2,
             Protocol::Simple => step_bytes,
             other => step(other, limits.buffers).0,
         };
@@ -194,13 +202,17 @@ impl Plan {
         }
     }
 
-    /// The protocol NCCL uses for a send of this size: LL up to 16 KiB for each channel that a pair may have
-    /// (`P2P_LL_THRESHOLD`, times `nChannelsMax` in `addP2pToPlan`, `src/enqueue.cc`), where the connection has buffers for
-    /// lines. Sends over a network have none (`NCCL_ALLOC_P2P_NET_LL_BUFFERS` is 0, `src/init.cc` and
+    /// The protocol NCCL uses for a send of this size: LL up to 16 KiB (`P2P_LL_THRESHOLD` in `addP2pToPlan`,
+    /// `src/enqueue.cc`) for each channel that the message would have with Simple, before 2.29 for each that a pair may have,
+    /// before 2.22 in all. The connection must have buffers for lines. Sends over a network have none (`NCCL_ALLOC_P2P_NET_LL_BUFFERS` is 0, `src/init.cc` and
     /// `src/transport/net.cc`). Where some pairs talk over one, all are taken to run Simple.
     pub fn point_to_point_protocol(call: &Call, limits: &Limits) -> Protocol {
-        let most = limits.p2p_channels.1.min(limits.p2p_channels.0).max(1);
-        let short = largest_send(call) <= u64::from(most) * LL_SENDS;
+        let channels = match limits.version {
+            version if version.since(29) => Self::point_to_point(call, Protocol::Simple, limits).channels_per_peer,
+            version if version.since(22) => limits.p2p_channels.1.min(limits.p2p_channels.0).max(1),
+            _ => 1,
+        };
+        let short = largest_send(call) <= u64::from(channels) * LL_SENDS;
         if short && !limits.network { Protocol::Ll } else { Protocol::Simple }
     }
 
@@ -322,7 +334,8 @@ fn chunk(
         (Algorithm::Tree, Protocol::Ll128) => {
             let each = f64::from(call.ranks) / f64::from(hosts);
             let steps = f64::from(1 + hosts.ilog2()) + 0.1 * each;
-            let per = |chunk: u64| bytes as f64 / (channels * chunk) as f64;
+            // In whole numbers, as NCCL divides.
+            let per = |chunk: u64| (bytes / (channels * chunk)) as f64;
             for (loops, least) in [(64.0, 128 << 10), (16.0, 32 << 10)] {
                 while per(chunk) < steps * loops / each && chunk > least {
                     chunk /= 2;
@@ -566,6 +579,50 @@ mod tests {
             let limits = Limits { p2p_channels: channels, ..Limits::default() };
             let plan = Plan::new(&call, Algorithm::Direct, Protocol::Simple, &limits);
             assert_eq!((plan.channels_per_peer, plan.channels), (parts, used), "{channels:?} {ranks} {bytes}");
+        }
+    }
+
+    /// Goal: over hosts a message to a peer is cut by chunks of 128 KiB, worked by hand: channels (64 to 128 KiB each, as many
+    /// as there are), and KiB of a chunk (a quarter below 128 KiB, half below 1 MiB).
+    #[test]
+    fn sends_over_hosts_are_cut_smaller() {
+        let plan = |kib: u64, buffer: u64| {
+            let call = Call::of_size(Collective::SendRecv, 2, Bytes(kib << 10), DataType::Float32);
+            let limits = Limits {
+                network: true,
+                hosts: 2,
+                p2p_channels: (16, 4),
+                p2p_chunk: plan::P2P_CHUNK,
+                buffers: Buffers { simple: Bytes(buffer), ..Buffers::NCCL },
+                ..Limits::default()
+            };
+            let plan = Plan::new(&call, Algorithm::Direct, Protocol::Simple, &limits);
+            (plan.channels_per_peer, (plan.chunk * 4) >> 10)
+        };
+        for (kib, cut) in
+            [(64, (1, 32)), (127, (2, 32)), (128, (2, 64)), (256, (4, 64)), (1023, (4, 64)), (1024, (4, 128))]
+        {
+            assert_eq!(plan(kib, 4 << 20), cut, "{kib} KiB");
+            // Chunks of 128 KiB fit into smaller buffers.
+            assert_eq!(plan(kib, 1 << 20), cut, "{kib} KiB");
+        }
+        assert_eq!(plan(1024, 256 << 10), (4, 32));
+    }
+
+    /// Goal: what goes by LL, by version: 16 KiB in all, for each channel of a peer, for each that Simple would use.
+    #[test]
+    fn short_sends_go_by_lines() {
+        let longest = |version, network| {
+            let limits = Limits { version, network, p2p_channels: (32, 8), ..Limits::default() };
+            let lines = |kib: &u64| {
+                let call = Call::of_size(Collective::SendRecv, 2, Bytes(kib << 10), DataType::Float32);
+                Plan::point_to_point_protocol(&call, &limits) == Protocol::Ll
+            };
+            [1, 16, 17, 128, 129].into_iter().filter(lines).last()
+        };
+        for (minor, kib) in [(17, 16), (22, 128), (28, 128), (29, 16), (30, 16)] {
+            assert_eq!(longest(Version::new(2, minor, 0), false), Some(kib), "2.{minor}");
+            assert_eq!(longest(Version::new(2, minor, 0), true), None, "2.{minor}");
         }
     }
 

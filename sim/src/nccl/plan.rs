@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
+use crate::units::Bytes;
 
 /// Places in a FIFO, in steps: `NCCL_STEPS`.
 pub const STEPS: u32 = 8;
@@ -21,6 +22,10 @@ pub(crate) fn peer_batch(round: u32, hosts: u32, ranks_per_host: u32) -> u32 {
     let (host, local) = (round / ranks_per_host, round % ranks_per_host);
     if hosts > 1 { host * ranks_per_host.div_ceil(PEER_BATCH) + local / PEER_BATCH } else { round }
 }
+/// A chunk of send and receive among GPUs that NVLink joins (`NCCL_P2P_NVL_CHUNKSIZE`).
+pub const P2P_CHUNK_NVLINK: Bytes = Bytes(512 << 10);
+/// Over PCIe or a network (`NCCL_P2P_PCI_CHUNKSIZE`, `NCCL_P2P_NET_CHUNKSIZE`).
+pub const P2P_CHUNK: Bytes = Bytes(128 << 10);
 /// Threads of a block that sends and receives (`NCCL_MAX_NTHREADS`).
 pub const P2P_THREADS: u32 = 640;
 /// Most heads of a host: `NCCL_MAX_NVLS_ARITY`.

@@ -48,6 +48,8 @@ pub struct NcclSettings {
     pub max_p2p_channels: Option<u32>,
     /// `NCCL_NCHANNELS_PER_NET_PEER`.
     pub channels_per_net_peer: Option<u32>,
+    /// `NCCL_P2P_NVL_CHUNKSIZE`, `NCCL_P2P_PCI_CHUNKSIZE` and `NCCL_P2P_NET_CHUNKSIZE`.
+    pub p2p_chunks: [Option<Bytes>; 3],
     /// `NCCL_NTHREADS`: LL and Simple.
     pub threads: Option<u32>,
     /// `NCCL_LL128_NTHREADS`.
@@ -78,6 +80,15 @@ pub struct NcclSettings {
     pub no_region_tuner: bool,
     /// `NCCL_CTA_POLICY`.
     pub cta_policy: CtaPolicy,
+}
+
+impl NcclSettings {
+    /// The fewest and the most channels of a communicator.
+    pub fn channels(&self) -> (Option<u32>, Option<u32>) {
+        let both =
+            |a: Option<u32>, b: Option<u32>, of: fn(u32, u32) -> u32| a.zip(b).map(|(a, b)| of(a, b)).or(a).or(b);
+        (both(self.min_channels, self.min_ctas, u32::max), both(self.max_channels, self.max_ctas, u32::min))
+    }
 }
 
 /// Variables as they were understood.
@@ -198,6 +209,9 @@ impl Environment {
             "NCCL_MAX_CTAS" => self.settings.max_ctas = self.count(name, value),
             "NCCL_MIN_P2P_NCHANNELS" => self.settings.min_p2p_channels = self.count(name, value),
             "NCCL_MAX_P2P_NCHANNELS" => self.settings.max_p2p_channels = self.count(name, value),
+            "NCCL_P2P_NVL_CHUNKSIZE" => self.settings.p2p_chunks[0] = self.bytes(name, value),
+            "NCCL_P2P_PCI_CHUNKSIZE" => self.settings.p2p_chunks[1] = self.bytes(name, value),
+            "NCCL_P2P_NET_CHUNKSIZE" => self.settings.p2p_chunks[2] = self.bytes(name, value),
             "NCCL_NCHANNELS_PER_NET_PEER" => self.settings.channels_per_net_peer = self.count(name, value),
             "NCCL_NTHREADS" => self.settings.threads = self.threads(name, value, 64, 512),
             "NCCL_LL128_NTHREADS" => self.settings.ll128_threads = self.threads(name, value, 160, 640),

@@ -9,7 +9,8 @@ use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::ids::Rank;
 use crate::nccl::cost::place;
-use crate::nccl::{Cell, Decision, Graphs, Layer, Limits, Model, NothingLeft, Plan, Selection};
+use crate::nccl::plan::{P2P_CHUNK, P2P_CHUNK_NVLINK};
+use crate::nccl::{Cell, Decision, Graphs, Layer, Limits, Model, NothingLeft, PathClass, Plan, Selection};
 use crate::network::{check_multicast, check_sharp};
 use crate::schedule::{check_fits, check_supported, valid_algorithms, valid_protocols};
 
@@ -46,6 +47,13 @@ impl Predictor<'_> {
             threshold: None,
             buffers: nccl.buffers.resolved(),
             p2p_channels: settings.channels.map_or(graphs.p2p_channels, |told| (told.max(1), told.max(1))),
+            p2p_chunk: match nccl.p2p_chunks {
+                [nvlink, ..] if graphs.hosts < 2 && graphs.ring.type_intra <= PathClass::Nvl => {
+                    nvlink.unwrap_or(P2P_CHUNK_NVLINK)
+                }
+                [_, pcie, _] if graphs.hosts < 2 => pcie.unwrap_or(P2P_CHUNK),
+                [.., network] => network.unwrap_or(P2P_CHUNK),
+            },
             network: graphs.hosts > 1,
             hosts: graphs.hosts,
             ranks_per_host: graphs.ranks_per_host.0,

@@ -110,8 +110,12 @@ impl Predictor<'_> {
         }
         let plan = &whole.schedule.plan;
         let groups = plan.channels / plan.channels_per_peer.max(1);
-        // Fewer hosts than groups of channels leave some without a peer.
-        let too_few = |hosts| plan.algorithm == Algorithm::Direct && peer_batches(hosts, row.each) < groups;
+        // Fewer hosts than groups of channels leave some without a peer, or with fewer at a time than there are of all hosts.
+        let served = |hosts: u32| (hosts * row.each / groups.max(1)).min(plan.peers_at_once);
+        let too_few = |hosts| {
+            plan.algorithm == Algorithm::Direct
+                && (peer_batches(hosts, row.each) < groups || served(hosts) < served(row.hosts))
+        };
         let mut seen: Vec<(u32, Prediction)> = Vec::new();
         for hosts in numbers(row.hosts, row.below) {
             let Some(from) = window(hosts, &row).filter(|_| !too_few(hosts)) else { continue };

@@ -4,9 +4,11 @@
 //! In each round a rank sends to the rank at some distance before it and receives from the one
 //! at that distance behind it, in hosts and in places inside a host. Rounds are dealt to groups
 //! of [`Plan::channels_per_peer`] channels, which share one message: one by one inside a host, and up to
-//! eight of a host's together over several. A block sends and receives at once in two lanes. It serves up to [`Plan::peers_at_once`] rounds at a
-//! time, a chunk of each in turn. Source: NCCL 2.30 `src/init.cc` (order of rounds), `src/include/channel.h`
-//! (`ncclP2pChannelBaseForRound`), `src/enqueue.cc` (point-to-point part), restated.
+//! eight of a host's together over several. A block serves up to [`Plan::peers_at_once`] rounds at a
+//! time, with a lane each way for every one of them. What is spread over more has one lane each way, which takes a chunk of
+//! each in turn. Source: NCCL 2.30 `src/init.cc` (order of rounds), `src/include/channel.h`
+//! (`ncclP2pChannelBaseForRound`), `src/enqueue.cc` (point-to-point part), `src/device/sendrecv.h` (warps of each work),
+//! restated.
 
 use smallvec::smallvec;
 
@@ -16,7 +18,7 @@ use super::{Call, Conn, Generator, Order, Worker};
 use crate::collective::{Collective, Protocol};
 use crate::ids::{ChannelId, Lane, Rank};
 use crate::nccl::Plan;
-use crate::nccl::plan::peer_batch;
+use crate::nccl::plan::{PEER_BATCH, peer_batch};
 
 const RANK: Var = Var(0);
 const HOST: Var = Var(1);
@@ -44,6 +46,8 @@ struct Direct {
     plan: Plan,
     rounds: Rounds,
     dealt: Dealt,
+    /// See [`lanes_each_way`].
+    each_way: u32,
 }
 
 /// Rounds by the group of channels that serves them.
@@ -156,15 +160,22 @@ pub(super) fn form(call: &Call, plan: &Plan) -> Form {
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
     let rounds = Rounds::new(call.ranks, &order.hosts);
     let dealt = Dealt::new(&rounds, groups(plan));
-    let templates = [SEND, RECV].map(|lane| template(call, plan, (&rounds, &dealt), lane));
-    (2, templates.into(), Box::new(Direct { call: call.clone(), plan: *plan, rounds, dealt }))
+    let each_way = lanes_each_way(plan, &dealt);
+    let templates = [SEND, RECV].map(|lane| template(call, plan, (&rounds, &dealt, each_way), lane));
+    (2 * each_way, templates.into(), Box::new(Direct { call: call.clone(), plan: *plan, rounds, dealt, each_way }))
 }
 
 fn signed(v: u64) -> i64 {
     i64::try_from(v).unwrap_or(i64::MAX)
 }
 
-fn template(call: &Call, plan: &Plan, (rounds, dealt): (&Rounds, &Dealt), lane: usize) -> Template {
+/// Lanes of a block in each direction, one for each peer that it serves at a time: as NCCL deals a block's warps to them.
+fn lanes_each_way(plan: &Plan, dealt: &Dealt) -> u32 {
+    let most = dealt.first.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(1).max(1);
+    if plan.peers_at_once > PEER_BATCH { 1 } else { plan.peers_at_once.clamp(1, most) }
+}
+
+fn template(call: &Call, plan: &Plan, (rounds, dealt, each_way): (&Rounds, &Dealt, u32), lane: usize) -> Template {
     let n = call.ranks;
     let (per, chunk, grain) = (signed(plan.per_channel), signed(plan.chunk), signed(plan.grain));
     let table = |f: &dyn Fn(Rank, Rank) -> u64| -> Table {
@@ -225,8 +236,11 @@ fn template(call: &Call, plan: &Plan, (rounds, dealt): (&Rounds, &Dealt), lane: 
     // Nothing is received from oneself, nor copied in place.
     let part = (count - PART * per).max(0).min(per);
     let part = if sends && !call.in_place { part } else { part * to_others() };
-    let served = Expr::Table(dealt.rounds.iter().map(|&round| i64::from(round)).collect(), Box::new(SLOT + Q));
-    let batch = i64::from(plan.peers_at_once.min(n));
+    let served = Expr::Table(
+        dealt.rounds.iter().map(|&round| i64::from(round)).collect(),
+        Box::new(SLOT + Q * i64::from(each_way)),
+    );
+    let batch = i64::from((plan.peers_at_once / each_way).clamp(1, n));
     let size = || (ROUNDS - FIRST * batch).min(batch);
     let mut chunks = vec![
         // Warps that serve peers at once do not wait for each other: every other block begins in the middle.
@@ -270,19 +284,25 @@ impl Generator for Direct {
     /// threads (NCCL `src/device/sendrecv.h` at commit 0e35f5d: a group of warps for each direction, 320 of
     /// 640 threads; the plan has 512).
     fn team(&self, lane: Lane) -> Lane {
-        if self.plan.protocol == Protocol::Simple { Lane(0) } else { lane }
+        if self.plan.protocol == Protocol::Simple { Lane(0) } else { Lane(lane.0 / self.each_way * self.each_way) }
     }
 
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
-        let sends = lane.index() == SEND;
+        let (direction, first) = (lane.0 / self.each_way, lane.0 % self.each_way);
+        let sends = direction as usize == SEND;
         let parts = self.plan.channels_per_peer.max(1);
         let group = channel.0 / parts;
         if group >= groups(&self.plan) {
             return None;
         }
         let conn = |src, dst| Conn::pair(src, dst, channel, 0);
-        let (slot, rounds) = self.served(rank, group, sends)?;
-        let served = &self.dealt.rounds[slot as usize..][..rounds as usize];
+        let (slot, all) = self.served(rank, group, sends)?;
+        let served: Vec<u32> =
+            (first..all).step_by(self.each_way as usize).map(|at| self.dealt.rounds[(slot + at) as usize]).collect();
+        let rounds = u32::try_from(served.len()).unwrap_or(u32::MAX);
+        if rounds == 0 {
+            return None;
+        }
         let peers: Vec<Rank> = served.iter().map(|&round| self.rounds.peer(rank, round, !sends)).collect();
         if !sends && peers.iter().all(|&p| p == rank) {
             return None;
@@ -300,16 +320,18 @@ impl Generator for Direct {
             (peers.into_iter().map(|p| conn(p, rank)).collect(), vec![])
         };
         let (host, local) = self.rounds.place_of[rank.index()];
+        // Half of the threads send and half receive, those of each direction shared by its peers.
         let half = self.plan.threads / 2;
-        let (threads, others) =
-            if self.plan.protocol == Protocol::Simple { (self.plan.threads, half) } else { (half, 0) };
+        let own = half / all.min(self.each_way);
+        let threads = if self.plan.protocol == Protocol::Simple { self.plan.threads } else { half };
+        let others = threads - own;
         Some(Worker {
-            template: lane.index(),
+            template: direction as usize,
             parameters: vec![
                 (RANK, i64::from(rank.0)),
                 (HOST, i64::from(host)),
                 (LOCAL, i64::from(local)),
-                (SLOT, i64::from(slot)),
+                (SLOT, i64::from(slot + first)),
                 (MOST, signed(most)),
                 (ROUNDS, i64::from(rounds)),
                 (PART, i64::from(channel.0 % parts)),

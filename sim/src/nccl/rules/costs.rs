@@ -119,6 +119,8 @@ impl Costs {
         let (mut ring_ll128_max, mut tree_ll128_max, mut tree_max) = (RING_LL128, TREE_LL128, TREE_ANY);
         if !version.since(29) {
             ring_ll128_max[3] = [73.4; 3];
+        } else if !version.since(30) {
+            ring_ll128_max[3] = [34.5, 34.6, 34.5];
         }
         if !version.since(28) {
             // Twice the rows of Hopper.
@@ -129,7 +131,7 @@ impl Costs {
         if !version.since(28) {
             nvls_tree_max = [[f64::INFINITY; 3]; 4];
         } else if !version.since(30) {
-            nvls_tree_max[3][2] = 43.1;
+            nvls_tree_max[3][2] = if version.since(29) { 43.8 } else { 43.1 };
         }
         let (base, step) = latencies(version);
         Self {
@@ -161,7 +163,7 @@ impl Costs {
             posts: true,
             ring_counts_all_hosts: !version.since(23),
             tree_correction: TREE_CORRECTION,
-            corrects_nvls_tree: version.since(28),
+            corrects_nvls_tree: version.since(29),
             plateau: (64, true),
             plateau_ampere: 1.4,
         }

@@ -43,7 +43,7 @@ impl Rules {
                 _ => TunerInterface::None,
             },
             reads_ll128_c2c: version.since(27),
-            ll128_on_mixed_gpus: version.since(28),
+            ll128_on_mixed_gpus: version.since(29),
             cut: Cut { tree_in_turn: false, tree_fills_depth: false, least_threads: 96, fetches_work: false },
             dealing: Dealing {
                 deals: match version {

@@ -154,7 +154,9 @@ pub(super) fn agree(members: &[Member], options: &Options) -> Graphs {
     let nvswitch = searched().all(|s| s.nvswitch);
     let capability =
         (searched().map(|s| s.capability.0).min().unwrap_or(0), searched().map(|s| s.capability.1).max().unwrap_or(0));
-    let nvls = optional(2).filter(|_| ranks_per_host.0 >= 2 && capability.0 >= 90 && nvswitch);
+    // Two GPUs have NVLS since 2.29.
+    let least = if options.sends.version.since(29) { 2 } else { 3 };
+    let nvls = optional(2).filter(|_| ranks_per_host.0 >= least && capability.0 >= 90 && nvswitch);
     let vendor = searched().next().map(|s| s.vendor);
 
     let most = u32::try_from(MAX_CHANNELS).unwrap_or(u32::MAX);
@@ -186,7 +188,7 @@ pub(super) fn agree(members: &[Member], options: &Options) -> Graphs {
         nvls,
         channels: all,
         nvls_channels,
-        p2p_channels: p2p_channels(members, ranks, all.max(nvls_channels), &options.sends),
+        p2p_channels: p2p_channels(members, ranks, (all, nvls_channels), &options.sends),
         ring,
         tree,
     }
@@ -245,8 +247,12 @@ fn nvls_channels(members: &[Member], capability: u32, ranks_per_host: u32) -> u3
 }
 
 /// Channels of send and receive, and those to one peer; both powers of two (`ncclTopoComputeP2pChannels`).
-fn p2p_channels(members: &[Member], ranks: u32, channels: u32, told: &Sends) -> (u32, u32) {
+fn p2p_channels(members: &[Member], ranks: u32, (all, nvls): (u32, u32), told: &Sends) -> (u32, u32) {
     let least = |of: fn(&PerPeer) -> u32| members.iter().map(|m| of(&m.searched.per_peer)).min().unwrap_or(1);
+    let (fewest, most) = told.channels;
+    let channels = all.min(most.unwrap_or(u32::MAX)).max(fewest.unwrap_or(1));
+    // Those of NVLS count until 2.27.
+    let channels = if told.version.since(28) { channels } else { channels.max(nvls) };
     let channels =
         channels.min(told.most.unwrap_or(u32::MAX)).max(told.least.unwrap_or(1)).clamp(1, plan::MAX_CHANNELS);
     let mut per_peer = least(|of| of.inside);

@@ -26,6 +26,8 @@ pub struct Options {
 pub struct Sends {
     /// NCCL's version.
     pub version: Version,
+    /// The fewest and the most channels of the communicator (`NCCL_MIN_NCHANNELS`, `NCCL_MAX_CTAS` and so on).
+    pub channels: (Option<u32>, Option<u32>),
     /// `NCCL_MIN_P2P_NCHANNELS`.
     pub least: Option<u32>,
     /// `NCCL_MAX_P2P_NCHANNELS`.
@@ -51,7 +53,13 @@ impl Options {
     ) -> Self {
         let (least, most) = (settings.min_p2p_channels, settings.max_p2p_channels);
         Self {
-            sends: Sends { version, least, most, per_peer: settings.channels_per_net_peer },
+            sends: Sends {
+                version,
+                channels: settings.channels(),
+                least,
+                most,
+                per_peer: settings.channels_per_net_peer,
+            },
             multicast: settings.nvls != Some(false) && !topology.software.multicast_off,
             collnet: settings.collnet && topology.sharp,
             transport,
