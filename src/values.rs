@@ -89,6 +89,16 @@ impl FromStr for Sizes {
 /// # Ok::<(), collcast::Error>(())
 /// ```
 pub fn counts(text: &str) -> Result<Vec<u64>, Error> {
+    for (from, to) in text.split(',').filter_map(|part| part.split_once("..")) {
+        let ends = [from, to].map(|end| end.trim().parse::<u64>().ok().filter(|&count| count > 0));
+        if let [Some(least), Some(most)] = ends
+            && most >= least
+            && !(most.is_multiple_of(least) && (most / least).is_power_of_two())
+        {
+            let message = format!("doubling {least} does not reach {most}");
+            return Err(Error::usage(message, format!("name each count, as in {least},{most}")));
+        }
+    }
     listed(&text.replace("..", ":"), &mut |one| {
         one.trim().parse().map_err(|_| {
             Error::usage(format!("`{one}` is no count"), "counts look like 1024, 512,2048 or 256..4096 (powers of two)")

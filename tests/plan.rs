@@ -303,6 +303,25 @@ fn json_holds_the_contract() {
     assert!(json["goodput"].as_f64().unwrap() > 0.9);
 }
 
+/// Goal: gradients of all chunks are summed, and no earlier than they are there: over one slow port a step takes as long with
+/// interleaved stages as with plain ones, and putting off gradients of weights hides none of their sums.
+#[test]
+fn gradients_of_all_chunks_are_summed() {
+    let step = |machine: &str, layout: &str| {
+        let args = ["plan", "llama3-70b", "--on", machine, "--gpus", "256", "--global-batch", "64", "--layout", layout];
+        let (code, out, err) = collcast(&[&args[..], &["--format", "json"]].concat());
+        assert_eq!(code, 0, "{err}");
+        let json: Value = serde_json::from_str(&out).unwrap();
+        let layout = &json["layouts"][0];
+        (layout["step_time_s"].as_f64().unwrap(), layout["exposed_s"]["data"].as_f64().unwrap())
+    };
+    // 8.8e9 parameters of 4 bytes, four ranks to a port of 1.25 GB/s: 113 s of sums alone.
+    let [plain, chunks] = ["tp=4,pp=2", "tp=4,pp=2,vpp=20"].map(|layout| step("h200x4", layout).0);
+    assert!(chunks > 113.0 && (chunks / plain - 1.0).abs() < 0.05, "{chunks} {plain}");
+    let [plain, off] = ["tp=4,pp=4", "tp=4,pp=4,schedule=zb"].map(|layout| step("kestrel-h100", layout).1);
+    assert!(plain > 0.5 && off > 0.8 * plain, "{off} {plain}");
+}
+
 /// Goal: what cannot be planned is refused, with what breaks and the way out.
 #[test]
 fn impossible_plans_say_why() {
@@ -315,6 +334,9 @@ fn impossible_plans_say_why() {
     };
     refused(&["llama3-70", "--gpus", "8"], &["llama3-70", "did you mean"]);
     refused(&["llama3-8b", "--gpus", "12"], &["12 GPUs are no whole number of hosts of 8"]);
+    refused(&["llama3-8b", "--gpus", "64..100"], &["doubling 64 does not reach 100", "64,100"]);
+    let twice = ["llama3-8b", "--gpus", "8", "--layout", "GBS=64", "--global-batch", "32"];
+    refused(&twice, &["--global-batch and `gbs` of --layout say different things"]);
     refused(&["llama3-8b", "--gpus", "8", "--layout", "tp=3"], &["ranks", "8 GPUs", "whose product divides"]);
     refused(&["llama3-8b", "--gpus", "8", "--layout", "tp=8,pp=3"], &["24 ranks"]);
     refused(&["llama3-8b", "--gpus", "16", "--layout", "tp=4,pp=4,vpp=3"], &["32 layers", "these work: "]);

@@ -27,6 +27,18 @@ fn options(requests: &[Request]) -> Options {
     compare(requests, &Watch::default()).unwrap()
 }
 
+/// Goal: what does not fit is neither the fastest nor the cheapest, nor on the front, whatever it takes.
+#[test]
+fn what_does_not_fit_is_not_picked() {
+    let laid = |layout: &str| Request { layout: Some(layout.to_owned()), ..request("dgx-h100", 16) };
+    let options = options(&[laid("mbs=4"), laid("tp=4")]);
+    let [large, fitting] = options.options.as_slice() else { panic!("two options") };
+    assert!(!large.fits() && fitting.fits() && large.time().unwrap()[1] < fitting.time().unwrap()[1]);
+    assert_eq!((options.fastest.best, options.cheapest.best), (1, 1));
+    assert!(!large.on_front && fitting.on_front);
+    assert_eq!(large.plan.as_ref().unwrap().looked_at, (1, 1, 0));
+}
+
 /// Goal: an option is what the plan by itself is; efficiency, front and picks follow from the options.
 #[test]
 fn options_are_plans_beside_each_other() {

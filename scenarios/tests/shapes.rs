@@ -48,6 +48,31 @@ fn kinds_have_their_own_defaults() {
     assert!(error.contains("a multiple of num_attention_heads, 33"), "{error}");
 }
 
+/// Goal: experts of kinds that are not known are those of a known one by their keys, or the file is refused; a window that
+/// was stretched after training is not what is trained on. Totals are those of the models' cards: GLM-4.5 355B, OLMoE 6.9B.
+#[test]
+fn unknown_kinds_keep_their_experts() {
+    let glm = r#"{"model_type": "glm4_moe", "hidden_size": 5120, "num_hidden_layers": 92, "num_attention_heads": 96,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288, "moe_intermediate_size": 1536,
+        "n_routed_experts": 160, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+        "vocab_size": 151552, "max_position_embeddings": 131072}"#;
+    let (model, notes) = read(glm, "config.json").unwrap();
+    assert!((model.parameters().total() as f64 / 1e9 - 355.0).abs() < 5.0, "{}", model.parameters().total());
+    assert!(model.sequence == 131_072 && notes.iter().any(|note| note.contains("--seq")), "{notes:?}");
+    let olmoe = r#"{"model_type": "olmoe", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "intermediate_size": 1024, "num_experts": 64, "num_experts_per_tok": 8,
+        "vocab_size": 50304, "max_position_embeddings": 4096}"#;
+    let (model, _) = read(olmoe, "config.json").unwrap();
+    assert!((model.parameters().total() as f64 / 1e9 - 6.9).abs() < 0.1, "{}", model.parameters().total());
+    let other = olmoe.replace("num_experts\"", "moe_num_experts\"");
+    let error = read(&other, "config.json").unwrap_err().render();
+    assert!(error.contains("moe_num_experts") && error.contains("collcast/model/1"), "{error}");
+    let stretched = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+        "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192}}"#;
+    assert_eq!(read(stretched, "config.json").unwrap().0.sequence, 8192);
+}
+
 /// Goal: gradients are shared where one backward pass makes and sums them; several micro-batches hold all of them.
 #[test]
 fn gradients_of_several_micro_batches_are_whole() {

@@ -83,6 +83,11 @@ impl Choice {
         Some([1.0 - less, 1.0, 1.0 + more])
     }
 
+    /// Whether its best layout fits into memory.
+    pub fn fits(&self) -> bool {
+        self.plan.as_ref().is_ok_and(|plan| plan.layouts.first().is_some_and(|layout| layout.fits))
+    }
+
     /// What kind of GPU it has.
     fn kind(&self) -> Option<&str> {
         self.plan.as_ref().ok().map(|plan| plan.gpu.as_str())
@@ -261,10 +266,11 @@ fn judge(options: &mut [Choice]) {
     };
     let on_front = |option: &Choice| {
         let (Some([_, time, _]), Some([_, spent, _])) = (option.time(), option.spent()) else { return false };
-        !options.iter().any(|other| {
-            let (Some([_, t, _]), Some([_, s, _])) = (other.time(), other.spent()) else { return false };
-            t <= time && s <= spent && (t < time || s < spent)
-        })
+        option.fits()
+            && !options.iter().filter(|other| other.fits()).any(|other| {
+                let (Some([_, t, _]), Some([_, s, _])) = (other.time(), other.spent()) else { return false };
+                t <= time && s <= spent && (t < time || s < spent)
+            })
     };
     let judged: Vec<_> = options.iter().map(|option| (efficiency(option), on_front(option))).collect();
     for (option, (efficiency, on_front)) in options.iter_mut().zip(judged) {
@@ -272,11 +278,12 @@ fn judge(options: &mut [Choice]) {
     }
 }
 
-/// The one that takes least, and which others it cannot be told from: intervals overlap. What kernels are off by is the
+/// The one that takes least of those that fit, and which others it cannot be told from: intervals overlap. What kernels are off by is the
 /// same for one kind of GPU, and does not count between two options of it.
 fn pick(options: &[Choice], of: fn(&Choice) -> Option<[f64; 3]>) -> Pick {
-    let mut all: Vec<(usize, [f64; 3])> =
-        options.iter().enumerate().filter_map(|(index, option)| Some((index, of(option)?))).collect();
+    let fitting = options.iter().any(Choice::fits);
+    let own = options.iter().enumerate().filter(|(_, option)| option.fits() || !fitting);
+    let mut all: Vec<(usize, [f64; 3])> = own.filter_map(|(index, option)| Some((index, of(option)?))).collect();
     all.sort_by(|a, b| a.1[1].total_cmp(&b.1[1]));
     let mut pick = Pick { best: all.first().map_or(0, |first| first.0), unsure: Vec::new(), next: None };
     let Some((&(best, least), others)) = all.split_first() else { return pick };
@@ -302,7 +309,7 @@ fn scaling(options: &[Choice]) -> Vec<usize> {
         let of_series = || (0..).zip(options).filter(|(_, other)| other.series == option.series);
         let known = found.iter().any(|&index| options[index].series == option.series);
         if !known && of_series().filter(|(_, other)| other.plan.is_ok()).count() > 1 {
-            let well = of_series().filter(|(_, other)| other.efficiency.is_some_and(|e| e >= SCALES));
+            let well = of_series().filter(|(_, other)| other.fits() && other.efficiency.is_some_and(|e| e >= SCALES));
             found.extend(well.max_by_key(|(_, other)| other.gpus).map(|(index, _)| index));
         }
     }

@@ -157,7 +157,7 @@ impl Planning {
         let base = Parallel {
             global_batch: batch,
             sequence: request.sequence,
-            zero: request.zero.unwrap_or(if request.framework.shards_parameters() { 3 } else { 1 }),
+            zero: request.zero.unwrap_or(request.usual_zero()),
             schedule: Schedule::OneForwardOneBackward,
             ..Parallel::default()
         };
@@ -177,7 +177,11 @@ impl Planning {
     ) -> Result<Outcome, Error> {
         whole_hosts(request.gpus, calls.host())?;
         let (layouts, looked_at) = match &request.layout {
-            Some(text) => (vec![self.given(request, text, calls)?], (1, 1, 1)),
+            Some(text) => {
+                let layout = self.given(request, text, calls)?;
+                let fitting = usize::from(layout.fits);
+                (vec![layout], (1, 1, fitting))
+            }
             None => self.search(request, calls, watch)?,
         };
         let best = &layouts[0];
@@ -241,8 +245,9 @@ impl Planning {
     fn given(&self, request: &Request, text: &str, calls: &Calls<'_>) -> Result<Layout, Error> {
         let mut parallel = Parallel::parse(text)
             .map_err(|e| Error::usage(format!("--layout: {e}"), "as in --layout tp=4,pp=8,dp=2"))?;
-        let says =
-            |key: &str| text.split(',').any(|part| part.split('=').next().is_some_and(|name| name.trim() == key));
+        let says = |key: &str| {
+            text.split(',').any(|part| part.split('=').next().is_some_and(|name| name.trim().eq_ignore_ascii_case(key)))
+        };
         for (key, flag, differs) in [
             ("mbs", "--micro-batch", request.micro_batch.is_some_and(|n| n != parallel.micro_batch)),
             ("gbs", "--global-batch", request.global_batch.is_some_and(|n| n != parallel.global_batch)),

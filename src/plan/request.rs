@@ -121,6 +121,16 @@ impl Request {
         }
     }
 
+    /// The stage of ZeRO where nobody says one: the framework's own.
+    pub(super) fn usual_zero(&self) -> u8 {
+        if self.framework.shards_parameters() { 3 } else { 1 }
+    }
+
+    /// Whether the layout that is given names a stage of ZeRO.
+    pub(super) fn lays_zero(&self) -> bool {
+        self.layout.as_deref().is_some_and(|text| text.to_lowercase().contains("zero="))
+    }
+
     /// The machine, as it was named.
     pub fn machine(&self) -> &str {
         self.site.topology.as_deref().unwrap_or(crate::site::DEFAULT_MACHINE)

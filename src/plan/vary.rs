@@ -237,6 +237,8 @@ impl Varied {
             "micro-batch" => parallel.micro_batch = request.micro_batch.unwrap_or(parallel.micro_batch),
             "zero" => parallel.zero = request.zero.unwrap_or(parallel.zero),
             "recompute" => parallel.recompute = request.recompute.unwrap_or(parallel.recompute),
+            // As where the framework is given: each has a stage of its own.
+            "framework" if request.zero.is_none() && !request.lays_zero() => parallel.zero = request.usual_zero(),
             _ => {}
         }
         Ok(())

@@ -81,7 +81,12 @@ impl Options {
                         row.push(Cell::float(whole.gpu_hours, 0));
                         row.extend(whole.cost.filter(|_| self.priced()).map(|cost| Cell::float(cost, 0)));
                     }
-                    row.push(if option.on_front && best.fits { "yes" } else { "no" }.into());
+                    let front = match (best.fits, option.on_front) {
+                        (false, _) => "no: does not fit",
+                        (true, true) => "yes",
+                        (true, false) => "no",
+                    };
+                    row.push(front.into());
                 }
                 Err(_) => {
                     row.push("none".into());
@@ -117,14 +122,17 @@ impl Options {
             ));
         }
         let best = &self.options[self.fastest.best];
-        let fits = best.plan.as_ref().is_ok_and(|plan| plan.layouts.first().is_some_and(|layout| layout.fits));
+        let too_large = self.options.iter().filter(|option| option.plan.is_ok() && !option.fits()).count();
+        if too_large > 0 {
+            parts.push(format!("{too_large} of {} options do not fit into memory", self.options.len()));
+        }
         let without = self.options.iter().filter(|option| option.plan.is_err()).count();
         if without > 0 {
             parts.push(format!("{without} of {} options have no plan", self.options.len()));
         }
         let confidence = best.plan.as_ref().map_or("", |plan| plan.confidence);
         Verdict {
-            status: if fits { Status::Ok } else { Status::Warning },
+            status: if best.fits() { Status::Ok } else { Status::Warning },
             sentence: parts.join("; "),
             confidence: confidence.to_owned(),
             basis: "each option searched by itself; two cannot be told apart where their intervals overlap, of one kind of GPU by calls alone"

@@ -157,6 +157,11 @@ impl Parallel {
             broken.unless(shard > 0 && replicas.is_multiple_of(shard.max(1)), &["hsdp", "dp", "cp"], || {
                 format!("hsdp is {shard}, which does not divide the {replicas} ranks of dp x cp")
             });
+            let experts = Self { shard: None, ..*self }.expert_shards();
+            let of_experts = experts <= shard || experts.is_multiple_of(shard.max(1));
+            broken.unless(of_experts, &["hsdp", "ep"], || {
+                format!("hsdp is {shard}, which does not divide the {experts} replicas of an expert")
+            });
         }
     }
 

@@ -56,6 +56,7 @@ fn broken_rules_are_named_with_a_way_out() {
         ("mixtral-8x7b", "tp=2,dp=2", "tensor parallelism needs sequence parallelism"),
         ("llama3-8b", "pp=3,schedule=dualpipe,gbs=6", "DualPipe needs an even number of stages"),
         ("llama3-8b", "dp=8,hsdp=3", "hsdp is 3, which does not divide the 8 ranks"),
+        ("mixtral-8x7b", "dp=48,ep=8,hsdp=4", "hsdp is 4, which does not divide the 6 replicas of an expert"),
         ("llama3-8b", "recompute=mla_up_proj", "recompute has mla_up_proj, but the model has no latents"),
         ("mixtral-8x7b", "recompute=core_attn+mlp", "recompute has mlp, but the model has no layers without experts"),
         ("llama3-8b", "offload=32", "offload is 32; the last of the 32 layers stays on the GPU"),

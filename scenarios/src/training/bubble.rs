@@ -88,8 +88,8 @@ pub(crate) struct Pipeline {
 pub(crate) struct PipelineTimes {
     /// When each stage has done its last pass.
     pub(crate) ends: Vec<f64>,
-    /// When each stage begins the last backward pass of its first chunk.
-    pub(crate) last_begins: Vec<f64>,
+    /// When each stage begins the last backward pass of each of its chunks.
+    pub(crate) last_begins: Vec<Vec<f64>>,
     /// Time in passes, by stage.
     pub(crate) busy: Vec<f64>,
     /// Time in which a stage waits for messages to leave.
@@ -116,7 +116,7 @@ impl Pipeline {
             todo: (0..stages).rev().collect(),
             times: PipelineTimes {
                 ends: vec![0.0; stages],
-                last_begins: vec![0.0; stages],
+                last_begins: vec![vec![0.0; chunks]; stages],
                 busy: vec![0.0; stages],
                 sending: vec![0.0; stages],
                 beside: vec![vec![0; chunks]; stages],
@@ -253,8 +253,8 @@ impl Run<'_> {
     fn done(&mut self, stage: usize, pass: Pass, (start, end): (f64, f64), record: &mut Record<'_>) {
         let Pass { forward, chunk, micro_batch } = pass;
         record(Span { stage, doing: Doing::Pass { forward, chunk, micro_batch }, start, end });
-        if !forward && chunk == 0 {
-            self.times.last_begins[stage] = start;
+        if !forward {
+            self.times.last_begins[stage][chunk as usize] = start;
         }
     }
 

@@ -19,6 +19,8 @@ type Chain = Vec<Cost>;
 struct Bucket {
     forward: f64,
     backward: f64,
+    /// Gradients of weights that are put off.
+    weights: f64,
     /// Parameters that ranks gather before the forward pass.
     gather: Chain,
     /// Gradients after the backward pass.
@@ -79,6 +81,7 @@ impl Replicas {
             Ok(Bucket {
                 forward: sum(|u| u.forward.seconds),
                 backward: sum(|u| u.backward.seconds + u.recompute.seconds),
+                weights: sum(|u| u.weights.seconds),
                 gather: if shares { gather(training, timer, parameters)? } else { Chain::new() },
                 reduce: reduce(training, timer, parameters)?,
             })
@@ -104,20 +107,34 @@ impl Replicas {
         Ok(Self { stages: stages.collect::<Result<_, TrainingError>>()? })
     }
 
-    /// When the gradients of a stage are summed, if its last backward pass through its first chunk begins at `begins` and
-    /// its passes end at `end`.
-    pub(super) fn tail(&self, stage: usize, (begins, end): (f64, f64), record: &mut Record<'_>) -> f64 {
-        let mut items = Vec::new();
-        let mut before = None;
-        for bucket in self.stages[stage][0].iter().rev() {
-            let seconds = bucket.backward;
-            items.push(Item { stream: 0, what: What::Kernels, seconds, after: before.into_iter().collect() });
-            before = Some(items.len() - 1);
-            calls(&mut items, &bucket.reduce, before.as_slice());
+    /// When the gradients of a stage are summed, if its last backward passes through its chunks begin at `begins` and its
+    /// passes end at `end`. Gradients that are put off are there last.
+    pub(super) fn tail(&self, stage: usize, (begins, end): (&[f64], f64), record: &mut Record<'_>) -> f64 {
+        let chunks = &self.stages[stage];
+        let mut order: Vec<usize> = (0..chunks.len()).collect();
+        order.sort_by(|&a, &b| begins[a].total_cmp(&begins[b]));
+        let put_off: f64 = chunks.iter().flatten().map(|bucket| bucket.weights).sum();
+        let start = if put_off > 0.0 { end - put_off } else { begins.iter().copied().fold(end, f64::min) };
+        let (mut items, mut now) = (Vec::new(), start);
+        let mut before: Option<usize> = None;
+        for chunk in order {
+            if put_off <= 0.0 && begins[chunk] > now {
+                let (seconds, after) = (begins[chunk] - now, before.into_iter().collect());
+                items.push(Item { stream: 0, what: What::Idle, seconds, after });
+                before = Some(items.len() - 1);
+                now = begins[chunk];
+            }
+            for bucket in chunks[chunk].iter().rev() {
+                let seconds = if put_off > 0.0 { bucket.weights } else { bucket.backward };
+                items.push(Item { stream: 0, what: What::Kernels, seconds, after: before.into_iter().collect() });
+                before = Some(items.len() - 1);
+                now += seconds;
+                calls(&mut items, &bucket.reduce, before.as_slice());
+            }
         }
         let ran = run(&items, Kind::ALL.len());
-        timeline::ran(&items, &ran, (stage, Doing::Gradients, begins), record);
-        end.max(begins + ran.end())
+        timeline::ran(&items, &ran, (stage, Doing::Gradients, start), record);
+        end.max(start + ran.end())
     }
 }
 

@@ -145,7 +145,7 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
     let replicas = data::Replicas::new(training, &timer, &stages)?;
     let ran = pipeline.run(&replicas, record);
     let last = ran.busy.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(stage, _)| stage);
-    let tail = |s: usize| replicas.tail(s, (ran.last_begins[s], ran.ends[s]), record);
+    let tail = |s: usize| replicas.tail(s, (&ran.last_begins[s], ran.ends[s]), record);
     let ends: Vec<f64> = (0..stages.len()).map(tail).collect();
     let mut spent = Spent::default();
     for chunk in 0..stages[last].chunks.len() {

@@ -466,7 +466,7 @@ impl Training<'_> {
             for (stage, counts) in stages.iter().enumerate() {
                 let count = counts[chunk];
                 let mut units = Vec::new();
-                if next == 0 {
+                if chunk == 0 && stage == 0 {
                     units.push(layers.embedding);
                 }
                 let first = dense.clamp(next, next + count) - next;
@@ -505,7 +505,7 @@ impl Training<'_> {
             let copies = if self.parallel.zero > 0 { self.parallel.copies() as f64 } else { 1.0 };
             let own = (sum(0) / shards[0] as f64 + sum(1) / shards[1] as f64) / copies;
             let tensors = stage.units().map(|unit| unit.count * unit.part.tensors()).sum();
-            let pieces = work::optimizer(own as u64, tensors, self.parallel, self.software);
+            let pieces = work::optimizer((own as u64, (sum(0) + sum(1)) as u64), tensors, self.parallel, self.software);
             optimizer = optimizer.max(timer.pieces(&pieces, None)?.seconds);
             update = update.max(single::update(tensors, self.parallel, self.software, self.gpu));
         }

@@ -18,6 +18,7 @@ pub const MODEL_TYPES: &[&str] = &[
     "qwen3",
     "qwen3_moe",
     "gemma",
+    "deepseek",
     "deepseek_v3",
     "llama4_text",
     "gpt2",
@@ -119,7 +120,7 @@ impl Config<'_> {
             "mpt" => self.mpt(),
             known if MODEL_TYPES.contains(&known) => self.llama(known),
             unknown if self.keys.contains_key("hidden_size") && self.keys.contains_key("intermediate_size") => {
-                let like = self.likeness(unknown);
+                let like = self.likeness(unknown)?;
                 let shown: String = collcast_sim::text::one_line(unknown).chars().take(40).collect();
                 let shown = if shown.is_empty() {
                     "no model_type is given".to_owned()
@@ -142,17 +143,33 @@ impl Config<'_> {
     }
 
     /// The known kind that has the same keys.
-    fn likeness(&self, kind: &str) -> &'static str {
+    ///
+    /// # Errors
+    /// Experts that no known kind has in this way: a model without them would be a fraction of it.
+    fn likeness(&self, kind: &str) -> Result<&'static str, TopologiesError> {
         let has = |key| self.keys.contains_key(key);
-        match () {
+        let experts =
+            |(key, value): &(&String, &Value)| key.contains("expert") && value.as_u64().is_some_and(|n| n > 1);
+        Ok(match () {
             () if kind.starts_with("gemma") => "gemma",
             () if has("kv_lora_rank") && has("n_routed_experts") => "deepseek_v3",
+            () if has("n_routed_experts") && has("moe_intermediate_size") => "deepseek",
             () if has("num_experts") && has("shared_expert_intermediate_size") => "qwen2_moe",
             () if has("num_experts") && has("moe_intermediate_size") => "qwen3_moe",
             () if has("num_local_experts") && has("intermediate_size_mlp") => "llama4_text",
-            () if has("num_local_experts") => "mixtral",
-            () => "llama",
-        }
+            () if has("num_local_experts") || has("num_experts") => "mixtral",
+            () => match self.keys.iter().find(experts) {
+                None => "llama",
+                Some((key, _)) => {
+                    let shown: String = key.chars().take(40).collect();
+                    let message =
+                        format!("the model has experts (`{shown}`), and in a way that no known kind has them");
+                    let known = MODEL_TYPES.join(", ");
+                    let hint = format!("known: {known}; a TOML of schema collcast/model/1 describes any other");
+                    return Err(TopologiesError::Value(self.source.whole(message, hint)));
+                }
+            },
+        })
     }
 
     fn name(&self, kind: &str) -> String {
@@ -201,7 +218,7 @@ impl Config<'_> {
             layers: self.need("num_hidden_layers")?,
             hidden,
             vocabulary: self.need("vocab_size")?,
-            sequence: self.or("max_position_embeddings", 4096)?,
+            sequence: self.window()?,
             tied: self.flag("tie_word_embeddings", kind == "gemma")?,
             norm: if nemotron || neox { Norm::Layer } else { Norm::Rms },
             biases: match (attention_bias, mlp_bias) {
@@ -233,6 +250,24 @@ impl Config<'_> {
             gelu if gelu.contains("gelu") => Ok(if gated { Activation::GeGlu } else { Activation::Gelu }),
             _ => Err(self.wrong(key, if gated { "silu or gelu" } else { "relu2 or gelu" })),
         }
+    }
+
+    /// Tokens of a sequence in training: the file names its window alone, which later stages of training may have stretched.
+    fn window(&mut self) -> Result<u64, TopologiesError> {
+        /// Windows that are trained on from the start; Llama 3.1 has 8,192, and 131,072 after its last stage.
+        const USUAL: u64 = 32_768;
+        let window = self.or("max_position_embeddings", 4096)?;
+        let scaling = self.keys.get("rope_scaling").and_then(|value| value.get("original_max_position_embeddings"));
+        if let Some(before) = scaling.and_then(Value::as_u64).filter(|&before| before > 0 && before < window) {
+            self.assume(format!(
+                "sequences of {before} tokens, as before the window was stretched to {window}; --seq says otherwise"
+            ));
+            return Ok(before);
+        }
+        if window > USUAL {
+            self.assume(format!("sequences are as long as the whole window, {window} tokens; --seq says otherwise"));
+        }
+        Ok(window)
     }
 
     /// Says where attention sees fewer tokens than are counted.
@@ -271,7 +306,7 @@ impl Config<'_> {
         };
         Ok(match kind {
             "mixtral" => Some(routed(
-                self.need("num_local_experts")?,
+                self.find("num_experts")?.map_or_else(|| self.need("num_local_experts"), Ok)?,
                 self.need("num_experts_per_tok")?,
                 self.need("intermediate_size")?,
             )),
@@ -301,7 +336,7 @@ impl Config<'_> {
                     ..routed(self.need("num_local_experts")?, self.need("num_experts_per_tok")?, width)
                 })
             }
-            "deepseek_v3" => {
+            "deepseek" | "deepseek_v3" => {
                 let width = self.need("moe_intermediate_size")?;
                 let shared = self.find("n_shared_experts")?.unwrap_or(0);
                 let first = self.find("first_k_dense_replace")?.unwrap_or(0);

@@ -106,7 +106,7 @@ pub fn step(model: &Transformer, parallel: &Parallel, software: &Software, gpu: 
     let parameters = model.parameters().held();
     work.add(&super::accumulate(parameters, true, software), 1, 1);
     work.add(&super::accumulate(parameters, false, software), count - 1, 1);
-    work.add(&super::optimizer(parameters, tensors(model), parallel, software), 1, 0);
+    work.add(&super::optimizer((parameters, parameters), tensors(model), parallel, software), 1, 0);
     work.time(gpu)
 }
 

@@ -265,7 +265,7 @@ fn the_optimizer_moves_its_states() {
         (memory::States::DEEPSEEK_V3, 12, 9),
     ] {
         let software = Software { states, ..Framework::Megatron.software() };
-        let pieces = optimizer(1000, 10, &Parallel::default(), &software);
+        let pieces = optimizer((1000, 1000), 10, &Parallel::default(), &software);
         let step = pieces.iter().find_map(|piece| match piece {
             Piece::Kernel(Repeated { kernel: Kernel::Optimizer(step), .. }) => Some((step.reads, step.writes)),
             _ => None,
@@ -287,7 +287,7 @@ fn the_optimizer_moves_its_states() {
     assert_eq!(around(Framework::Megatron), [0, 1]);
     // One launch of a kernel over many tensors has 320 blocks of 65,536 elements.
     let launches = |parameters: u64| {
-        let pieces = optimizer(parameters, 10, &Parallel::default(), &Framework::Torchtitan.software());
+        let pieces = optimizer((parameters, parameters), 10, &Parallel::default(), &Framework::Torchtitan.software());
         pieces.iter().find_map(|piece| match piece {
             Piece::Kernel(Repeated { name: "clipping", kernel: Kernel::Memory(clips), .. }) => Some(clips.kernels),
             _ => None,

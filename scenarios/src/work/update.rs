@@ -15,11 +15,11 @@ const LAUNCH: u64 = 320 * 65_536;
 /// Bytes of the sum of squares of all gradients, and of each call about it.
 const NORM: u64 = 4;
 
-/// The optimizer's step over `parameters` that this rank updates, in `tensors` tensors: clipping, AdamW, the next step's
-/// weights in 8 bits, gradients back to zero.
+/// The optimizer's step over parameters that this rank updates, in `tensors` tensors: clipping, AdamW; and over all of its
+/// stage: gradients back to zero.
 ///
 /// What is exchanged here is a number a call; gradients and parameters of replicas are not in it.
-pub fn optimizer(parameters: u64, tensors: u64, parallel: &Parallel, software: &Software) -> Vec<Piece> {
+pub fn optimizer((parameters, all): (u64, u64), tensors: u64, parallel: &Parallel, software: &Software) -> Vec<Piece> {
     let states = &software.states;
     let mut pieces = Vec::new();
     let copy = |name, reads, writes| many(name, parameters, reads, writes);
@@ -47,7 +47,8 @@ pub fn optimizer(parameters: u64, tensors: u64, parallel: &Parallel, software: &
         pieces.push(over("weights in 8 bits", MemoryKind::Quantize, parameters, 2.0, 2.0));
     }
     if software.permanent_gradients {
-        pieces.push(over("gradients to zero", MemoryKind::Fill, parameters, 0.0, states.gradient));
+        // Those of all parameters: they are summed before ranks have their shares.
+        pieces.push(over("gradients to zero", MemoryKind::Fill, all, 0.0, states.gradient));
     }
     pieces
 }
