@@ -167,6 +167,33 @@ fn a_changed_setting_is_caught() {
     assert!(findings(&result).iter().all(|f| f["verdict"] == "reported"), "{result}");
 }
 
+/// Goal: errors beyond what a suite allows name that limit, whatever the baseline has; a suite without a collective is refused.
+#[test]
+fn limits_of_a_suite_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let suite = folder.path().join("suite.toml");
+    let measured = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/h200x4/nccl.csv");
+    let text = |collectives: &str| {
+        format!(
+            "schema = \"collcast/suite/1\"\nsizes = [\"1M\"]\ncollectives = {collectives}\n[[machines]]\ntopology = \"h200x4\"\n\
+             [[measured]]\nname = \"x\"\nmachine = \"h200x4\"\nfiles = [\"{}\"]\nmax_error = \"0.1%\"\n",
+            measured.display()
+        )
+    };
+    let path = suite.to_str().unwrap();
+    std::fs::write(&suite, text("[\"all_reduce\"]")).unwrap();
+    let (code, _, err) = collcast(&["check", path, "--update"]);
+    assert_eq!(code, 0, "{err}");
+    let (code, out, err) = collcast(&["check", path]);
+    assert!(
+        code == 1 && (out + &err).contains("above max_error of the suite") && err.contains("raise max_error"),
+        "{err}"
+    );
+    std::fs::write(&suite, text("[]")).unwrap();
+    let (code, _, err) = collcast(&["check", path, "--update"]);
+    assert!(code == 2 && err.contains("no collective"), "{err}");
+}
+
 /// Goal: a version that takes the place of another is held against it. NCCL's constants for NVLS and
 /// trees changed between these; `strict`, since what the change costs is a forecast.
 #[test]
@@ -235,7 +262,7 @@ fn what_is_faster_new_or_removed_is_reported_and_fails_when_strict() {
         .collect();
     let expected = [
         ("faster", "box", Some("256MiB")),
-        ("new", "another", None),
+        ("new", "another", Some("")),
         ("new", "box", Some("128KiB")),
         ("removed", "box", Some("64KiB")),
     ];

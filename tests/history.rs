@@ -53,6 +53,19 @@ fn recorded(history: &Path) -> Vec<String> {
     names
 }
 
+/// Goal: a host that slows down by 1% a day is told before it has lost a fifth: it does not take what it is held against with
+/// it.
+#[test]
+fn a_slow_decline_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    let slow = (1..=30).find(|&day| {
+        let file = log(folder.path(), "node1", day, 1.0 + 0.01 * f64::from(day - 1));
+        judge(&file, &history).1 == Status::Failed
+    });
+    assert!(slow.is_some_and(|day| (10..20).contains(&day)), "{slow:?}");
+}
+
 /// Goal: the first runs cannot be judged and say so; then each is held against the median of the healthy ones before it.
 /// A slow one fails, says since when, is recorded as slow, and is no reference. A run is recorded once.
 #[test]

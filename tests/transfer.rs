@@ -201,6 +201,8 @@ fn layers_hide_behind_a_prefill() {
 /// Goal: what makes no sense is refused with the way out, and exit code 2.
 #[test]
 fn slips_are_refused() {
+    let (code, _, err) = collcast(&["transfer", "--from", "gpu:0", "--to", "gpu:9", "-s", "1G", "--precision", "x"]);
+    assert!(code == 2 && err.contains("--precision") && err.contains("--break-even"), "{err}");
     for (args, says) in [
         (vec!["--from", "gpu:0", "--to", "gpu:0", "-s", "1G"], "sends to itself"),
         (vec!["--from", "gpu:0", "--to", "cpu:0", "-s", "1G"], "there is no `cpu`"),

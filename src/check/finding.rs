@@ -225,15 +225,30 @@ impl Finding {
             What::Choice { before, after, .. } => Some([before.to_string(), after.to_string()]),
             What::Time { before_us, after_us, .. } => Some([format!("{before_us} us"), format!("{after_us} us")]),
             What::Error { before, after, limit } => {
-                let most = || format!("at most {}%", limit.unwrap_or(0.0) * 100.0);
-                Some([before.as_ref().map_or_else(most, error), error(after)])
+                let most = limit.map(|limit| format!("at most {}%", limit * 100.0));
+                let beyond = limit.is_some_and(|limit| after.median_error_percent > limit * 100.0);
+                let before = before.as_ref().map(error);
+                // A limit that is exceeded says more than what was there before.
+                let before = if beyond { most.or(before) } else { before.or(most) };
+                Some([before.unwrap_or_default(), error(after)])
             }
             What::New { .. } | What::Removed { .. } => None,
         }
     }
 
+    /// Whether errors exceed what the suite allows, whatever the baseline has.
+    pub fn is_beyond_limit(&self) -> bool {
+        match &self.what {
+            What::Error { after, limit, .. } => limit.is_some_and(|most| after.median_error_percent > most * 100.0),
+            _ => false,
+        }
+    }
+
     /// `profile`, or `several changed: topology, profile`.
     pub fn cause(&self) -> String {
+        if self.is_beyond_limit() {
+            return "above max_error of the suite".to_owned();
+        }
         match self.causes.as_slice() {
             [] => "cause not known: no recorded input changed".to_owned(),
             [one] => one.name().to_owned(),
@@ -267,6 +282,7 @@ impl fmt::Display for Finding {
             _ => {}
         }
         match self.causes.len() {
+            _ if self.is_beyond_limit() => write!(f, ", {}", self.cause()),
             1 => write!(f, ", caused by {}", self.cause()),
             _ => write!(f, ", {}", self.cause()),
         }

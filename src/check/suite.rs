@@ -270,6 +270,11 @@ impl Reader<'_> {
             let hint = "add [[machines]] with topology = \"dgx-h100\" (collcast topo list)";
             return Err(self.source.whole("the suite has no machine", hint).into());
         }
+        let idle = |list: &Option<Vec<Spanned<String>>>| list.as_ref().is_some_and(Vec::is_empty);
+        if idle(&raw.collectives) || raw.machines.iter().any(|machine| idle(&machine.collectives)) {
+            let hint = "name some, as in collectives = [\"all_reduce\"], or leave the line out";
+            return Err(self.source.whole("the suite has no collective", hint).into());
+        }
         let machines: Vec<MachineSpec> =
             raw.machines.iter().map(|machine| self.machine(machine, &raw)).collect::<Result<_, _>>()?;
         let mut names = BTreeSet::new();

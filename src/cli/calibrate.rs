@@ -140,7 +140,7 @@ fn fit_peers(args: &Args) -> Result<Code, Error> {
         let hint = "name it with -t for copies between GPUs, or the GPU with --compute for those with host memory";
         return Err(Error::usage("a table of copies says not on which machine they ran", hint));
     };
-    let (site, measurements) = (site(args, machine, 1), args.measurements.clone());
+    let (site, measurements) = (site(args, machine, 1)?, args.measurements.clone());
     told(args, &kernels::fit_peers(&kernels::PeerRequest { measurements, site, name: name(args) })?)
 }
 
@@ -150,18 +150,18 @@ fn fit_network(args: &Args) -> Result<Code, Error> {
         let hint = "name it with -t: what its ports carry says what the bandwidths are of";
         return Err(Error::usage("a table of NICs says not on which machine they are", hint));
     };
-    let (site, measurements) = (site(args, machine, 2), args.measurements.clone());
+    let (site, measurements) = (site(args, machine, 2)?, args.measurements.clone());
     told(args, &kernels::fit_network(&kernels::NetworkFitRequest { measurements, site, name: name(args) })?)
 }
 
 /// So many hosts of a machine.
-fn site(args: &Args, machine: &str, nodes: u32) -> SiteSpec {
-    SiteSpec {
+fn site(args: &Args, machine: &str, nodes: u32) -> Result<SiteSpec, Error> {
+    Ok(SiteSpec {
         nodes: Some(nodes),
         profiles: args.profile.clone(),
-        profile_folders: profile_folders(),
+        profile_folders: profile_folders()?,
         ..SiteSpec::new(machine)
-    }
+    })
 }
 
 /// Writes a profile that was fitted, and says how good it is.
@@ -186,7 +186,7 @@ fn request(args: &Args) -> Result<Request, Error> {
         measurements: args.measurements.clone(),
         topology: args.topology.clone(),
         profiles: args.profile.clone(),
-        profile_folders: profile_folders(),
+        profile_folders: profile_folders()?,
         splits: splits(&args.hold_back)?,
         min_size: parse_size(&args.min_size)
             .map_err(|e| Error::usage(format!("--min-size: {e}"), "sizes look like 1K or 64KiB"))?,

@@ -170,7 +170,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
 
 /// A part of the answer, or all of it; of that parts may be known.
 pub(super) fn answer(args: &Args, merged: Option<&Parts>) -> Result<Code, Error> {
-    let site = SiteSpec { profile_folders: profile_folders(), ..SiteSpec::default() };
+    let site = SiteSpec { profile_folders: profile_folders()?, ..SiteSpec::default() };
     let (sensitivities, vary) = (args.sensitivities, args.vary.clone());
     let base = Request { site, sensitivities, vary, ..Request::new("", "", 0) };
     let flags = args.layer();

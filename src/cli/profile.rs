@@ -65,11 +65,11 @@ enum ProfileCommand {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Code, Error> {
-    let folders = Folders::of(None, &profile_folders());
+    let folders = Folders::of(None, &profile_folders()?);
     match &args.command {
         ProfileCommand::List { topology, nodes, output } => {
             let (topology, nodes) = (topology.clone(), *nodes);
-            let site = SiteSpec { topology, nodes, profile_folders: profile_folders(), ..SiteSpec::default() };
+            let site = SiteSpec { topology, nodes, profile_folders: profile_folders()?, ..SiteSpec::default() };
             output.print(&list_report(&list(&site)?), None)?;
         }
         ProfileCommand::Show { profile, all, output } => {

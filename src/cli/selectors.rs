@@ -47,7 +47,7 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "PLACEMENT", help_heading = "Machine")]
     pub(crate) placement: Option<String>,
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
-    #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
+    #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',', help_heading = "Machine")]
     pub(crate) profile: Vec<String>,
     /// Channels to take in place of NCCL's search: a graph XML, as NCCL_GRAPH_FILE takes it
     #[arg(long, value_name = "FILE", help_heading = "Machine")]
@@ -56,8 +56,8 @@ pub(crate) struct MachineArgs {
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct GateArgs {
-    /// Share of the expected bus bandwidth below which a band of sizes is slow (exit 1), such as 85%; by itself 89% at
-    /// large sizes, 80% below them
+    /// Share of the expected bus bandwidth below which a band of sizes is slow (exit 1), such as 85%, where forecast and noise
+    /// leave no doubt; by itself 89% at large sizes, 80% below them
     #[arg(long, alias = "min-busbw", value_name = "PERCENT", help_heading = "Gate")]
     pub(crate) fail_below: Option<String>,
     /// Exit 1 also where nothing can be told, such as of a kind of machine that few have published runs of
@@ -270,11 +270,21 @@ impl NcclArgs {
 }
 
 /// The user's own folders of profiles: those that COLLCAST_PROFILES names, or else the one in the user's configuration.
-pub(crate) fn profile_folders() -> Vec<PathBuf> {
-    if let Some(paths) = std::env::var_os("COLLCAST_PROFILES") {
-        return std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect();
+///
+/// # Errors
+/// COLLCAST_PROFILES names what is no folder.
+pub(crate) fn profile_folders() -> Result<Vec<PathBuf>, Error> {
+    let Some(paths) = std::env::var_os("COLLCAST_PROFILES") else {
+        return Ok(config::folder().map(|folder| folder.join("profiles")).into_iter().collect());
+    };
+    let paths: Vec<PathBuf> = std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect();
+    match paths.iter().find(|path| !path.is_dir()) {
+        None => Ok(paths),
+        Some(path) => Err(Error::usage(
+            format!("COLLCAST_PROFILES names `{}`, which is no folder", path.display()),
+            "name folders of profiles with `:` between them; --profile takes a file",
+        )),
     }
-    config::folder().map(|folder| folder.join("profiles")).into_iter().collect()
 }
 
 impl MachineArgs {
@@ -295,7 +305,7 @@ impl MachineArgs {
             gpus: self.gpus,
             placement,
             profiles: self.profile.clone(),
-            profile_folders: profile_folders(),
+            profile_folders: profile_folders()?,
             graph: self.graph.clone(),
             ..SiteSpec::default()
         })

@@ -19,7 +19,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Code, Error> {
-    let outcome = self_test(&SiteSpec { profile_folders: profile_folders(), ..SiteSpec::default() });
+    let outcome = self_test(&SiteSpec { profile_folders: profile_folders()?, ..SiteSpec::default() });
     args.output.print(&outcome.report(), None)?;
     Ok(if outcome.works() { Code::SUCCESS } else { Code::FAILURE })
 }

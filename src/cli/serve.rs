@@ -173,7 +173,7 @@ impl Args {
         };
         let base = Request::new(&self.model, self.on.first().map_or(DEFAULT_MACHINE, String::as_str));
         Ok(Request {
-            site: SiteSpec { profiles: self.profile.clone(), profile_folders: profile_folders(), ..base.site },
+            site: SiteSpec { profiles: self.profile.clone(), profile_folders: profile_folders()?, ..base.site },
             gpu: self.gpu.clone(),
             precision: precision(&self.precision)?,
             host_cache: bytes("--host-cache", &self.host_cache)?,

@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
             nodes: args.nodes,
             gpus: args.gpus,
             profiles: args.profile.clone(),
-            profile_folders: profile_folders(),
+            profile_folders: profile_folders()?,
             ..SiteSpec::default()
         })?),
         None => {

@@ -8,7 +8,7 @@ use collcast::{Error, SiteSpec};
 
 use super::call::Code;
 use super::output::{OutputArgs, PageArgs};
-use super::selectors::profile_folders;
+use super::selectors::{Named, profile_folders};
 use super::serve::precision;
 
 #[derive(clap::Args, Debug)]
@@ -82,12 +82,15 @@ pub(crate) struct Args {
     page: PageArgs,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
+    if args.break_even.is_none() {
+        given.without(&["--tensor", "--precision"], "a transfer has no model", "leave it out, or give --break-even")?;
+    }
     let site = SiteSpec {
         topology: args.machine.clone(),
         nodes: args.nodes,
         profiles: args.profile.clone(),
-        profile_folders: profile_folders(),
+        profile_folders: profile_folders()?,
         ..SiteSpec::default()
     };
     if let Some(model) = &args.break_even {

@@ -16,7 +16,7 @@ use collcast_sim::collective::UnknownName;
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, write};
 use super::progress::watched;
-use super::selectors::{GateArgs, ReadArgs, profile_folders};
+use super::selectors::{GateArgs, Named, ReadArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -119,7 +119,7 @@ impl Args {
             nodes: self.nodes,
             gpus: self.gpus,
             profiles: self.profile.clone(),
-            profile_folders: profile_folders(),
+            profile_folders: profile_folders()?,
             launch: self.launch.as_deref().map(|text| text.parse().map_err(unknown)).transpose()?,
             ..SiteSpec::default()
         };
@@ -245,12 +245,17 @@ fn judge_kernels(args: &Args, gpu: &str) -> Result<Code, Error> {
     Ok(Code::from(u8::from(outcome.failed)))
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     if let (Some(folder), []) = (&args.next_runs, &args.measurements[..]) {
         return plan_first(args, folder);
     }
     if let Some(gpu) = &args.compute {
         return judge_kernels(args, gpu);
+    }
+    if !args.against.is_empty() {
+        let of_forecasts =
+            ["--max-error", "--topology", "--nodes", "--gpus", "--profile", "--closest", "--model-errors", "--plots"];
+        given.without(&of_forecasts, "--against takes a run in place of a forecast", "leave it out, or --against")?;
     }
     let request = args.request()?;
     let outcome =

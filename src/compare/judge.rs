@@ -36,6 +36,9 @@ pub const FAMILY_ERROR: f64 = 0.02;
 const NEIGHBOURS: usize = 5;
 /// Rows, or runs of each, below which noise that is not normal could pass for a change.
 const ENOUGH: usize = 3;
+/// Change of each of several large sizes from which on they agree: two at once that are off by half are no disturbance. Our
+/// estimate.
+const AGREED: f64 = 1.5;
 /// The band of sizes above 16 MiB.
 const LARGE: u8 = 2;
 /// Repeats that the known noise counts for beside the user's own: with six runs of the same
@@ -257,7 +260,7 @@ impl Test<'_> {
             variance.row = variance.row.max(scatter * scatter / shares(self.pairs));
         }
         let ratio = self.ratio(self.pairs, variance, z_band);
-        let enough = self.exact || count >= ENOUGH || self.pairs.iter().all(repeated);
+        let enough = self.exact || count >= ENOUGH || self.pairs.iter().all(repeated) || self.agree(band);
         let mut change = match ratio.change(self.tolerance) {
             Change::Slower | Change::Faster if !enough && ratio.low < TAIL && ratio.high > 1.0 / TAIL => {
                 Change::CannotTell
@@ -274,6 +277,13 @@ impl Test<'_> {
             }
         }
         Band { series: series.clone(), band, rows, ratio, change, at }
+    }
+
+    /// Whether several large sizes changed alike, and by more than any of them is off by itself: a disturbance lasts for one.
+    fn agree(&self, band: u8) -> bool {
+        let logs: Vec<f64> = self.pairs.iter().map(log_ratio).collect();
+        let beyond = |sign: f64| logs.iter().all(|log| sign * log > AGREED.ln());
+        band == LARGE && logs.len() > 1 && (beyond(1.0) || beyond(-1.0))
     }
 
     fn row(&self, index: usize, band: Ratio, change: Change, z: f64) -> SizePair {

@@ -129,9 +129,10 @@ impl Outcome {
         self.bands.iter().filter(|b| b.change == change).max_by(|a, b| size(a).total_cmp(&size(b)))
     }
 
-    /// What a slowdown must exceed to be seen everywhere, as a fraction, where that is more than the tolerance; else 0.
+    /// What a slowdown must exceed to be told from noise everywhere, as a fraction, where that is more than the tolerance; else
+    /// 0. A change that was seen at too few sizes is not told either.
     pub fn unseen(&self) -> f64 {
         let unclear = self.bands.iter().filter(|b| b.change == Change::CannotTell);
-        unclear.map(|b| b.ratio.high / b.ratio.value - 1.0).fold(0.0, f64::max)
+        unclear.map(|b| (b.ratio.high / b.ratio.value).max(b.ratio.high) - 1.0).fold(0.0, f64::max)
     }
 }

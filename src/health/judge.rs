@@ -203,6 +203,8 @@ fn excess(point: &Point) -> f64 {
 
 /// Times as fast as a forecast as no healthy machine of the kind is at large sizes: published ones reach 1.3 times at most.
 pub const TOO_FAST: f64 = 1.5;
+/// Share of the expected bandwidth below which no run is healthy, whatever large sizes reach.
+const FAR_OFF: f64 = 2.0 / 3.0;
 /// Size from which a call is bound by bandwidth, where no smaller one tells: ring steps over 1,000 ranks carry 1 MiB.
 const LARGE_ALONE: u64 = 1 << 30;
 
@@ -251,6 +253,9 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
         () if bands.iter().any(|b| b.state == State::Slow) => State::Unsure,
         () => large.or_else(|| bands.iter().map(|b| b.state).max())?,
     };
+    // Large sizes do not answer for others that take half as long again.
+    let far_off = |band: &Band| band.state == State::Unsure && band.part == Part::Middle && band.share < FAR_OFF;
+    let state = if bands.iter().any(far_off) { state.max(State::Unsure) } else { state };
     // What is faster than any such machine is of another one.
     let too_fast = |band: &Band| run.kind.is_some() && band.part == Part::Large && band.share > TOO_FAST;
     let state = if bands.iter().any(too_fast) { state.max(State::Unsure) } else { state };

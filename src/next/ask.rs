@@ -15,7 +15,7 @@ pub const GPUS: u32 = 8;
 pub const USUAL_ROUNDS: (usize, usize) = (2, 6);
 /// Runs one after the other until it is usually known, of one slow host and of two. Origin: the same fleets, medians.
 pub const USUAL_RUNS: (usize, usize) = (9, 21);
-/// Fewest hosts whose sets tell them apart: of three, no pair has another one beside it.
+/// Fewest hosts of which sets run at the same time: of three, no pair has another one beside it.
 const FEWEST: usize = 4;
 /// Chance from which on a host is named as slow: what is likelier than not.
 const NAMED: f64 = 0.5;
@@ -91,8 +91,11 @@ pub fn next(runs: &[Run], request: &Request) -> Result<Next, Error> {
         .collect();
     let belief = infer(&trials, &fleet);
     let known = sizes_run(&trials, gpus);
-    let plan = match next_round(&belief, &names, &known, request.pace) {
-        Plan::Run(_) if hosts.len() < FEWEST => Plan::Alike,
+    // Of few hosts no pair has another one to run beside it.
+    let pace = if hosts.len() < FEWEST { Pace::OneByOne } else { request.pace };
+    let plan = match next_round(&belief, &names, &known, pace) {
+        // Of two, a set of one has none beside it that it shares a network with.
+        Plan::Run(_) if hosts.len() < 3 => Plan::Alike,
         Plan::Run(mut round) => {
             let full: BTreeMap<&str, &String> = hosts.iter().map(|host| (short(host), host)).collect();
             let whole = |name: &mut String| {
@@ -114,7 +117,7 @@ pub fn next(runs: &[Run], request: &Request) -> Result<Next, Error> {
         suspects: if trials.is_empty() { Vec::new() } else { belief.suspects },
         named: if trials.is_empty() { Vec::new() } else { named },
         plan,
-        one_by_one: request.pace == Pace::OneByOne,
+        one_by_one: pace == Pace::OneByOne,
         hosts,
     })
 }

@@ -1,6 +1,7 @@
 //! What moved since the baseline: what changed and how much of it explains, the differences, the verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use collcast_reports::model::{CaseOutcome, Cell, Column, Input, Report, Status, Table, TestCase, Verdict};
 use collcast_sim::collective::Collective;
@@ -127,8 +128,15 @@ impl Outcome {
                 _ => confidence,
             },
             basis,
-            next: (!self.findings.is_empty())
-                .then(|| format!("accept it with `collcast check {suite} --update`, or undo the cause")),
+            next: (!self.findings.is_empty()).then(|| match self.findings.iter().all(Finding::is_beyond_limit) {
+                true => format!("find why forecasts are off, or raise max_error in {suite}"),
+                false => {
+                    let own = crate::check::baseline_of(Path::new(suite));
+                    let other = path(self.baseline.as_ref()).filter(|path| Path::new(path) != own);
+                    let baseline = other.map_or_else(String::new, |path| format!(" --baseline {path}"));
+                    format!("accept it with `collcast check {suite}{baseline} --update`, or undo the cause")
+                }
+            }),
         }
     }
 
@@ -241,22 +249,23 @@ fn findings_table(findings: &[Finding], for_people: bool) -> Table {
     let title = "differences from the baseline; the change of a choice is in its predicted time";
     let mut table = Table::new("findings", title, columns);
     for (finding, versions) in rows(findings, for_people) {
-        let text = |text: String| if text.is_empty() { Cell::Missing } else { text.into() };
+        // Programs read a text in each: a null was never promised.
+        let text = |text: String| if for_people && text.is_empty() { Cell::Missing } else { text.into() };
         let change = |change: f64| if for_people { signed(change).into() } else { Cell::float(change, 4) };
-        let (before, after) = finding.values().map_or((None, None), |[before, after]| (Some(before), Some(after)));
+        let [before, after] = finding.values().unwrap_or_default();
         table.push([
             if finding.failed { "failed" } else { "reported" }.into(),
             finding.kind().name().into(),
             finding.machine.as_str().into(),
             text(versions),
-            finding.collective.map(Collective::name).into(),
+            text(finding.collective.map(Collective::name).unwrap_or_default().to_owned()),
             text(finding.sizes()),
-            before.into(),
-            after.into(),
+            text(before),
+            text(after),
             finding.change().map(change).into(),
             match finding.kind() {
-                Kind::New | Kind::Removed => Cell::Missing,
-                _ => finding.cause().into(),
+                Kind::New | Kind::Removed => text(String::new()),
+                _ => text(finding.cause()),
             },
         ]);
     }

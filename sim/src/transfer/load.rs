@@ -136,8 +136,10 @@ impl Builder {
         if let Some((part, each, host)) = stage.requests {
             // Each transfer has its own.
             self.known.remove(&Used::Requests(host));
-            let capacity = each.times(load.bytes.div_ceil(part).max(1));
-            uses.push((self.resource(Used::Requests(host), capacity.get()), WEIGHT_ONE));
+            // The first request carries a whole part where there are several, and none ends before it.
+            let at_once = (load.bytes as f64 / part as f64).max(1.0);
+            let capacity = (each.get() as f64 * at_once) as u64;
+            uses.push((self.resource(Used::Requests(host), capacity.max(1)), WEIGHT_ONE));
         }
         uses
     }
