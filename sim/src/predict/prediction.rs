@@ -29,6 +29,8 @@ pub enum Warning {
     /// Many NICs send through one port of a lossless fabric at once: real switches pause, and
     /// times may be longer. Names the port.
     CongestionNotModelled(String),
+    /// NVLS with registered buffers: NCCL takes fewer channels and copies less.
+    RegisteredNvlsNotModelled,
 }
 
 impl std::fmt::Display for Warning {
@@ -37,6 +39,9 @@ impl std::fmt::Display for Warning {
             Self::CongestionNotModelled(port) => write!(
                 f,
                 "congestion_not_modelled: many NICs send through the port {port} of a lossless fabric at once; pauses and unfairness of real switches may make it slower"
+            ),
+            Self::RegisteredNvlsNotModelled => f.write_str(
+                "not_modelled: NVLS takes fewer channels for registered buffers and copies less; the forecast is of buffers that are not registered",
             ),
         }
     }

@@ -199,6 +199,8 @@ impl Predictor<'_> {
         let busy = Busy::of(self.topology, uses.iter().enumerate().map(|(resource, &used)| (name_of(resource), used)));
         let timed = self.timed(kernel, (call.ranks, schedule.plan.blocks()), (protocol, busy, &beyond), settings);
         let lanes = |instance: &Instance<'_>| instance.lanes.iter().map(|lane| lane.multiplicity).sum::<u64>();
+        let nvls = matches!(schedule.plan.algorithm, Algorithm::Nvls | Algorithm::NvlsTree);
+        let registered = (nvls && settings.registered).then_some(Warning::RegisteredNvlsNotModelled);
         let prediction = Prediction {
             algorithm,
             protocol,
@@ -223,7 +225,7 @@ impl Predictor<'_> {
             lane_utilisation: busy.lane,
             proxy_utilisation: busy.proxy,
             memory_utilisation: busy.memory,
-            warnings: laid.congested.map(|link| self.congestion(link)).into_iter().collect(),
+            warnings: laid.congested.map(|link| self.congestion(link)).into_iter().chain(registered).collect(),
             trace_hash: outcome.trace_hash,
             schedule_hash: schedule.identity(),
         };
