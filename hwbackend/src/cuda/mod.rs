@@ -19,12 +19,12 @@ mod kernels;
 pub mod overlap;
 pub(crate) mod timing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
-use collcast_sim::collective::{Launch, Protocol};
+use collcast_sim::collective::{Algorithm, Launch, Protocol};
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Schedule;
 
@@ -44,6 +44,8 @@ use crate::probe::{Seen, cpus};
 
 /// `MAX_LANES` of `interpret.cu`: hardware has 16 barriers a block, a lane uses two.
 const MAX_LANES: usize = 7;
+/// Most threads of a block.
+const THREADS_MAX: u32 = 1024;
 /// `sizeof(Lane)` and `sizeof(Live)` there: shared memory of a lane, and of each of its ports.
 const LANE_SHARED: u32 = 3696;
 const PORT_SHARED: u32 = 56;
@@ -511,19 +513,29 @@ struct Layout {
 }
 
 impl Layout {
-    /// The lanes of a channel share a block where they fit into one, as in NCCL.
+    /// The lanes of a channel share a block where they fit into one, as in NCCL. Those of sends are up to 16, which share the
+    /// threads of a block: they share as few blocks as have barriers for them.
     fn new(flat: &Flat, schedule: &Schedule, plain: bool) -> Result<Self, ExecError> {
         // Plain slots have a warp that tells peers while the others go on.
         let threads = |lane: &FlatLane| lane.threads.max(32).next_multiple_of(32) + if plain { 32 } else { 0 };
         let ports = flat.lanes.iter().map(|l| l.ports.len() + l.tokens.len()).max().unwrap_or(0).max(1) as u32;
         let mut lane_threads = [0; MAX_LANES + 1];
-        let lanes = schedule.lanes.max(1);
-        let places = flat.lanes.iter().map(|l| (l.channel * lanes + l.lane) as usize).collect();
-        let mut shared = Self { blocks: schedule.plan.channels, lanes, lane_threads, port_stride: ports, places };
+        let all = schedule.lanes.max(1);
+        let sends = schedule.plan.algorithm == Algorithm::Direct;
+        let parts = if sends { all.div_ceil(MAX_LANES as u32) } else { 1 };
+        let lanes = all.div_ceil(parts);
+        let place = |l: &FlatLane| ((l.channel * parts + l.lane / lanes) * lanes + l.lane % lanes) as usize;
+        let places = flat.lanes.iter().map(place).collect();
+        let mut shared =
+            Self { blocks: schedule.plan.channels * parts, lanes, lane_threads, port_stride: ports, places };
         if lanes as usize <= MAX_LANES {
+            // A warp moves data in any case.
+            let used: BTreeSet<u32> = flat.lanes.iter().map(|lane| lane.lane % lanes).collect();
+            let room = (THREADS_MAX / used.len().max(1) as u32 / 32 * 32).max(if plain { 64 } else { 32 });
             for lane in &flat.lanes {
-                let most = &mut shared.lane_threads[lane.lane as usize];
-                *most = threads(lane).max(*most);
+                let most = &mut shared.lane_threads[(lane.lane % lanes) as usize];
+                let own = if sends { threads(lane).min(room) } else { threads(lane) };
+                *most = own.max(*most);
             }
             if shared.fits() {
                 return Ok(shared);
@@ -556,7 +568,7 @@ impl Layout {
     }
 
     fn fits(&self) -> bool {
-        self.lane_threads.iter().sum::<u32>() <= 1024 && self.shared() <= SHARED_MAX
+        self.lane_threads.iter().sum::<u32>() <= THREADS_MAX && self.shared() <= SHARED_MAX
     }
 }
 
