@@ -618,7 +618,7 @@ mod tests {
                 let call = Call::of_size(Collective::SendRecv, 2, Bytes(kib << 10), DataType::Float32);
                 Plan::point_to_point_protocol(&call, &limits) == Protocol::Ll
             };
-            [1, 16, 17, 128, 129].into_iter().filter(lines).last()
+            [1, 16, 17, 128, 129].into_iter().rfind(lines)
         };
         for (minor, kib) in [(17, 16), (22, 128), (28, 128), (29, 16), (30, 16)] {
             assert_eq!(longest(Version::new(2, minor, 0), false), Some(kib), "2.{minor}");
