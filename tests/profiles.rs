@@ -88,6 +88,14 @@ fn what_cannot_be_read_is_said() {
     assert!(code == 2 && err.contains("broken.toml"), "{err}");
     let (code, ..) = collcast(own, &["simulate", "h200x4", "--profile", "prior"]);
     assert_eq!(code, 0);
+    // A slip in the folder's name; layers with a comma are those of two options.
+    let (code, _, err) = collcast("/nowhere", &["simulate", "h200x4", "-s", "1K"]);
+    assert!(code == 2 && err.contains("COLLCAST_PROFILES names `/nowhere`"), "{err}");
+    let layers = ["--profile", "prior", "--profile", "h200-nvswitch"];
+    assert_eq!(
+        forecast("", &["h200x4", "--profile", "prior,h200-nvswitch"]).0,
+        forecast("", &[&["h200x4"][..], &layers].concat()).0
+    );
 }
 
 /// Goal: what a profile is made of and what sets two apart is told: own constants only, the largest difference first.

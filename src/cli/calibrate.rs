@@ -40,7 +40,13 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "TOPOLOGY", help_heading = "Machine")]
     topology: Option<String>,
     /// Profile of links and hosts: where the fit starts, the prior; built-in name or TOML file; several layer
-    #[arg(long, value_name = "PROFILE", default_value = "prior", help_heading = "Machine")]
+    #[arg(
+        long,
+        value_name = "PROFILE[,PROFILE]",
+        value_delimiter = ',',
+        default_value = "prior",
+        help_heading = "Machine"
+    )]
     profile: Vec<String>,
     /// Read tables of kernels (docs/formats.md): fit this GPU's profile to them, which is a100, h100, h200, b200 or gb200
     #[arg(long, value_name = "GPU", help_heading = "Machine", conflicts_with_all = [

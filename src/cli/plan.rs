@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "GPU", help_heading = "Machine")]
     gpu: Option<String>,
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
-    #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
+    #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',', help_heading = "Machine")]
     profile: Vec<String>,
     /// Layout, such as tp=8,pp=4,vpp=5,cp=1,ep=1; dp follows from the GPUs [default: searched]
     #[arg(long, value_name = "K=V[,K=V]", help_heading = "Training")]

@@ -62,7 +62,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "GPU", help_heading = "Machine")]
     gpu: Option<String>,
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
-    #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
+    #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',', help_heading = "Machine")]
     profile: Vec<String>,
     /// Workers that prefill, such as 2x8; with --decode
     #[arg(long, value_name = "NxGPUS", requires = "decode", help_heading = "Workers")]

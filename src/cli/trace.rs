@@ -51,7 +51,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", requires = "machine", help_heading = "Machine")]
     gpus: Option<u32>,
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
-    #[arg(long, value_name = "PROFILE", requires = "machine", help_heading = "Machine")]
+    #[arg(
+        long,
+        value_name = "PROFILE[,PROFILE]",
+        value_delimiter = ',',
+        requires = "machine",
+        help_heading = "Machine"
+    )]
     profile: Vec<String>,
     /// Do not look for the cause of what is slow
     #[arg(long, requires = "topology")]

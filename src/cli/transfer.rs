@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", help_heading = "Machine")]
     nodes: Option<u32>,
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
-    #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
+    #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',', help_heading = "Machine")]
     profile: Vec<String>,
     /// Profile of the GPU's kernels and copies: by name (a100 h100 h200 b200 gb200) or file [default: the machine's GPU]
     #[arg(long, value_name = "GPU", help_heading = "Machine")]

@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", help_heading = "Machine")]
     gpus: Option<u32>,
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
-    #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
+    #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',', help_heading = "Machine")]
     profile: Vec<String>,
     /// Read tables of kernels (docs/formats.md): judge them by this GPU, which is a100, h100, h200, b200, gb200, or a TOML file
     #[arg(long, value_name = "GPU", help_heading = "Machine", conflicts_with_all = [

@@ -15,8 +15,8 @@ const LAUNCH: u64 = 320 * 65_536;
 /// Bytes of the sum of squares of all gradients, and of each call about it.
 const NORM: u64 = 4;
 
-/// The optimizer's step over parameters that this rank updates, in `tensors` tensors: clipping, AdamW; and over all of its
-/// stage: gradients back to zero.
+/// The optimizer's step over `parameters` that this rank updates, in `tensors` tensors: clipping, AdamW, the next step's
+/// weights in 8 bits; and over `all` of its stage: gradients back to zero.
 ///
 /// What is exchanged here is a number a call; gradients and parameters of replicas are not in it.
 pub fn optimizer((parameters, all): (u64, u64), tensors: u64, parallel: &Parallel, software: &Software) -> Vec<Piece> {

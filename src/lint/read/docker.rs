@@ -108,7 +108,7 @@ fn instructions(text: &str) -> Vec<(u64, String)> {
             open = Some((from, whole));
             continue;
         }
-        if let Some(end) = shell::commands(&whole, from).last().and_then(|command| shell::here_document(command)) {
+        if let Some(end) = shell::commands(&whole, from).iter().find_map(|command| shell::here_document(command)) {
             for (_, line) in lines.by_ref() {
                 whole.push('\n');
                 whole.push_str(line);
