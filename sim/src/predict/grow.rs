@@ -17,6 +17,7 @@ use crate::call::Call;
 use crate::collective::{Algorithm, Collective, Protocol};
 use crate::domain::Reason;
 use crate::engine::{Unobserved, WORK_PER_SECOND, mix};
+use crate::ids::Rank;
 use crate::nccl::plan::{part_of, peer_batches};
 use crate::network::Row;
 use crate::schedule::Schedule;
@@ -208,6 +209,13 @@ impl Predictor<'_> {
         let timed =
             self.timed(kernel, (call.ranks, whole.schedule.plan.blocks()), (last.protocol, busy, &beyond), settings);
         let count = |of: &dyn Fn(&Prediction) -> u64| carried(seen, all, of);
+        // Ranks of an exchange have as many lanes each, which grow in steps of a batch of peers.
+        let lanes = match call.collective {
+            Collective::AllToAll => {
+                whole.schedule.workers().take_while(|of| of.0 == Rank(0)).count() as u64 * u64::from(call.ranks)
+            }
+            _ => count(&|p| p.folded.0),
+        };
         let sum = |of: &dyn Fn(&Prediction) -> u64| seen.iter().map(|seen| of(&seen.1)).fold(0, u64::saturating_add);
         Some(Prediction {
             time: timed.time,
@@ -219,7 +227,7 @@ impl Predictor<'_> {
             messages: count(&|p| p.messages),
             events: sum(&|p| p.events),
             work: sum(&|p| p.work),
-            folded: (count(&|p| p.folded.0), last.folded.1),
+            folded: (lanes, last.folded.1),
             plan: whole.schedule.plan,
             proof: whole.proof,
             bound,
