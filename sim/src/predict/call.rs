@@ -9,8 +9,10 @@ use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::engine::{Observer, Unobserved};
 use crate::nccl::Plan;
+use crate::network::LayError;
 use crate::schedule::msccl::Imported;
 use crate::schedule::verify::verify;
+use crate::schedule::wiring::WiringError;
 use crate::schedule::{MAX_CHANNELS, Schedule, ScheduleError};
 
 impl Predictor<'_> {
@@ -94,7 +96,13 @@ impl Predictor<'_> {
         let proven = self.proven(call, algorithm, protocol, settings)?;
         match self.grow(&proven, settings) {
             Some(prediction) => Ok(prediction),
-            None => self.simulate(&proven, settings, observer),
+            None => self.simulate(&proven, settings, observer).or_else(|error| match error {
+                // What is too large as a whole may be forecast from parts that are nearly as large.
+                PredictError::Lay(LayError::Wiring(WiringError::TooLarge { .. })) => {
+                    self.by_fewer(&proven, settings, 2, |_, _| true).ok_or(error)
+                }
+                other => Err(other),
+            }),
         }
     }
 

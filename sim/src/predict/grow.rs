@@ -93,7 +93,7 @@ impl Predictor<'_> {
 
     /// The whole has `times_least` times as many hosts as the largest part at least. `worth` is asked of that part, and how
     /// many times as many there are.
-    fn by_fewer(
+    pub(super) fn by_fewer(
         &self,
         whole: &Proven,
         settings: &Settings,
