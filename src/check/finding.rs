@@ -226,10 +226,9 @@ impl Finding {
             What::Time { before_us, after_us, .. } => Some([format!("{before_us} us"), format!("{after_us} us")]),
             What::Error { before, after, limit } => {
                 let most = limit.map(|limit| format!("at most {}%", limit * 100.0));
-                let beyond = limit.is_some_and(|limit| after.median_error_percent > limit * 100.0);
                 let before = before.as_ref().map(error);
                 // A limit that is exceeded says more than what was there before.
-                let before = if beyond { most.or(before) } else { before.or(most) };
+                let before = if self.is_beyond_limit() { most.or(before) } else { before.or(most) };
                 Some([before.unwrap_or_default(), error(after)])
             }
             What::New { .. } | What::Removed { .. } => None,

@@ -324,10 +324,11 @@ fn of_measurements(request: &Request, today: &Baseline, all: &mut Judged) {
     let Request { suite, baseline, tolerance, .. } = request;
     for spec in &suite.measured {
         let after = &today.measured[&spec.name];
-        let beyond = spec.max_error.is_some_and(|most| after.median_error_percent > most * 100.0);
         let before = baseline.measured.get(&spec.name);
         let what = What::Error { before: before.cloned(), after: after.clone(), limit: spec.max_error };
-        let mut finding = Finding { failed: beyond, ..Finding::new(&spec.name, what) };
+        let mut finding = Finding::new(&spec.name, what);
+        let beyond = finding.is_beyond_limit();
+        finding.failed = beyond;
         let (Some(before), Some(growth)) = (before, finding.change()) else {
             all.findings.push(if beyond { finding } else { Finding::new(&spec.name, What::NEW) });
             continue;

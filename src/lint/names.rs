@@ -1,11 +1,13 @@
 //! Names and values, beside the table of NCCL's variables.
 
-use collcast_sim::collective::{Protocol, nearest};
+use collcast_sim::collective::{Collective, DataType, Protocol, nearest};
 use collcast_sim::nccl::parameters::{Parameter, strtoll};
 use collcast_sim::nccl::settings::{NcclSettings, SettingsError};
 use collcast_sim::nccl::{ALGORITHMS, Environment, FUNCTIONS, NicSet, Version};
 use collcast_sim::network;
-use collcast_sim::schedule::valid_algorithms;
+use collcast_sim::predict::{Choice, PredictError};
+use collcast_sim::schedule::{Call, valid_algorithms};
+use collcast_sim::units::Bytes;
 
 use super::found::Found;
 use super::machine::Machine;
@@ -13,10 +15,6 @@ use super::setting::{Scope, Setting, meant};
 use crate::forecast::{self, forecast};
 use crate::query::Query;
 use crate::site::Site;
-use collcast_sim::collective::{Collective, DataType};
-use collcast_sim::predict::{Choice, PredictError};
-use collcast_sim::schedule::Call;
-use collcast_sim::units::Bytes;
 
 /// Families of variables that other libraries read, with whose they are.
 const OTHERS: [(&str, &str); 8] = [

@@ -17,6 +17,8 @@ pub const USUAL_ROUNDS: (usize, usize) = (2, 6);
 pub const USUAL_RUNS: (usize, usize) = (9, 21);
 /// Fewest hosts of which sets run at the same time: of three, no pair has another one beside it.
 const FEWEST: usize = 4;
+/// Fewest hosts whose sets tell them apart.
+const APART: usize = 3;
 /// Chance from which on a host is named as slow: what is likelier than not.
 const NAMED: f64 = 0.5;
 
@@ -95,7 +97,7 @@ pub fn next(runs: &[Run], request: &Request) -> Result<Next, Error> {
     let pace = if hosts.len() < FEWEST { Pace::OneByOne } else { request.pace };
     let plan = match next_round(&belief, &names, &known, pace) {
         // Of two, a set of one has none beside it that it shares a network with.
-        Plan::Run(_) if hosts.len() < 3 => Plan::Alike,
+        Plan::Run(_) if hosts.len() < APART => Plan::Alike,
         Plan::Run(mut round) => {
             let full: BTreeMap<&str, &String> = hosts.iter().map(|host| (short(host), host)).collect();
             let whole = |name: &mut String| {
