@@ -278,8 +278,8 @@ fn judge(options: &mut [Choice]) {
     }
 }
 
-/// The one that takes least of those that fit, and which others it cannot be told from: intervals overlap. What kernels are off by is the
-/// same for one kind of GPU, and does not count between two options of it.
+/// The one that takes least of those that fit, and which others it cannot be told from: intervals overlap. What kernels are
+/// off by is the same for one kind of GPU, and does not count between two options of it.
 fn pick(options: &[Choice], of: fn(&Choice) -> Option<[f64; 3]>) -> Pick {
     let fitting = options.iter().any(Choice::fits);
     let own = options.iter().enumerate().filter(|(_, option)| option.fits() || !fitting);

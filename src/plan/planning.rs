@@ -13,7 +13,7 @@ use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 
 use super::outcome::{Layout, Outcome, Whole};
-use super::request::Request;
+use super::request::{Request, says};
 use super::{run, search};
 use crate::error::Error;
 use crate::site::{Site, SiteSpec};
@@ -245,9 +245,7 @@ impl Planning {
     fn given(&self, request: &Request, text: &str, calls: &Calls<'_>) -> Result<Layout, Error> {
         let mut parallel = Parallel::parse(text)
             .map_err(|e| Error::usage(format!("--layout: {e}"), "as in --layout tp=4,pp=8,dp=2"))?;
-        let says = |key: &str| {
-            text.split(',').any(|part| part.split('=').next().is_some_and(|name| name.trim().eq_ignore_ascii_case(key)))
-        };
+        let says = |key: &str| says(text, key);
         for (key, flag, differs) in [
             ("mbs", "--micro-batch", request.micro_batch.is_some_and(|n| n != parallel.micro_batch)),
             ("gbs", "--global-batch", request.global_batch.is_some_and(|n| n != parallel.global_batch)),

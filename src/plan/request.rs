@@ -128,11 +128,16 @@ impl Request {
 
     /// Whether the layout that is given names a stage of ZeRO.
     pub(super) fn lays_zero(&self) -> bool {
-        self.layout.as_deref().is_some_and(|text| text.to_lowercase().contains("zero="))
+        self.layout.as_deref().is_some_and(|text| says(text, "zero"))
     }
 
     /// The machine, as it was named.
     pub fn machine(&self) -> &str {
         self.site.topology.as_deref().unwrap_or(crate::site::DEFAULT_MACHINE)
     }
+}
+
+/// Whether a layout has a key, in whatever case.
+pub(super) fn says(layout: &str, key: &str) -> bool {
+    layout.split(',').filter_map(|part| part.split('=').next()).any(|name| name.trim().eq_ignore_ascii_case(key))
 }

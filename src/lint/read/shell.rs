@@ -361,13 +361,21 @@ impl Reader {
         if parts.iter().any(|part| part.eq_ignore_ascii_case("all")) {
             return;
         }
-        let named = |name: &&String| parts.iter().any(|part| part.split('=').next() == Some(name.as_str()));
-        let left: Vec<&String> = self.exported.iter().filter(|name| is_read(name) && !named(name)).collect();
-        if let Some(first) = left.first() {
-            let others = if left.len() > 1 { format!(" and {} more", left.len() - 1) } else { String::new() };
-            let what = format!("{first}{others}: exported, and --export={text} leaves it out");
+        let named = |name: &String| parts.iter().any(|part| part.split('=').next() == Some(name.as_str()));
+        if let Some(left) = self.left_behind(named) {
+            let what = format!("{left}: exported, and --export={text} leaves it out");
             self.scope.sign("srun-export", Some(line), what);
         }
+    }
+
+    /// Settings that are exported and that a launcher does not name, in words.
+    fn left_behind(&self, named: impl Fn(&String) -> bool) -> Option<String> {
+        let mut left = self.exported.iter().filter(|name| is_read(name) && !named(name));
+        let first = left.next()?;
+        Some(match left.count() {
+            0 => first.clone(),
+            more => format!("{first} and {more} more"),
+        })
     }
 
     /// What a launcher of processes does with what is set.
@@ -380,10 +388,8 @@ impl Reader {
             let several = has(&["-H", "--host", "-host", "--hostfile", "-hostfile", "-machinefile"]);
             let named =
                 |name: &String| command.iter().any(|w| w.text == *name || w.text.starts_with(&format!("{name}=")));
-            let left: Vec<&String> = self.exported.iter().filter(|name| is_read(name) && !named(name)).collect();
-            if let (true, Some(first)) = (of_open_mpi && several, left.first()) {
-                let others = if left.len() > 1 { format!(" and {} more", left.len() - 1) } else { String::new() };
-                let what = format!("{first}{others}: exported, and not named by -x");
+            if let (true, Some(left)) = (of_open_mpi && several, self.left_behind(named)) {
+                let what = format!("{left}: exported, and not named by -x");
                 self.scope.sign("not-forwarded", Some(program.line), what);
             }
         }
