@@ -73,6 +73,7 @@ fn one_host(file: &str, ranks: u32) -> Graphs {
         collnet_direct: None,
         nvls: None,
         nvls_channels: 0,
+        nvls_chunks: Default::default(),
         p2p_channels: (32, 32),
     }
 }

@@ -47,6 +47,7 @@ fn hopper(hosts: u32, per_host: u32, ring: Graph, tree: Graph, nvls: Option<Grap
         nvls,
         channels,
         nvls_channels: 16,
+        nvls_chunks: (Bytes(128 << 10), Bytes(128 << 10)),
         p2p_channels: (32, 32),
     }
 }

@@ -445,6 +445,28 @@ fn child_hosts_attach_as_the_pattern_says() {
     }
 }
 
+/// Goal: channels and chunks of NVLS on Blackwell follow the NICs since 2.29, as `ncclNvlsTuning` says: two hosts of DGX
+/// B200 (400 Gb/s near their GPUs), four, two and four whose NICs have 800 Gb/s, and those of 2.28, where nothing does.
+#[test]
+fn nvls_of_blackwell_follows_its_nics() {
+    for (name, hosts, minor, channels, kib) in [
+        ("dgx-b200", 2, 28, 32, (128, 128)),
+        ("dgx-b200", 4, 28, 32, (128, 64)),
+        ("dgx-b200", 2, 29, 32, (128, 64)),
+        ("dgx-b200", 4, 29, 24, (128, 64)),
+        ("gb300-nvl72", 36, 29, 32, (128, 64)),
+        ("dgx-b200", 1, 29, 24, (128, 128)),
+        ("dgx-h100", 2, 29, 16, (128, 128)),
+        ("dgx-h100", 4, 29, 16, (128, 64)),
+    ] {
+        let machine = load(name, Some(hosts), None).unwrap();
+        let sends = Sends { version: Version::new(2, minor, 0), ..Sends::default() };
+        let found = graphs(&machine, machine.ranks(), &Options { sends, ..Options::default() });
+        let (chunk, tree_chunk) = found.nvls_chunks;
+        assert_eq!((found.nvls_channels, (chunk.0 >> 10, tree_chunk.0 >> 10)), (channels, kib), "{name} x {hosts}");
+    }
+}
+
 /// Goal: the hosts of an NVLink domain are one node of NCCL: all GPUs and NICs of a rack in one graph,
 /// no NIC inside it; of two racks every NIC is used, each by a number of its own.
 #[test]

@@ -34,6 +34,8 @@ pub struct Limits {
     pub network: bool,
     /// The number of channels is an order, not a maximum.
     pub exact_channels: bool,
+    /// Most bytes of a chunk of NVLS and of NVLS tree.
+    pub nvls_chunks: (Bytes, Bytes),
     /// NCCL has registered the buffers with the peers.
     pub registered: bool,
     /// Hosts, or NVLink domains.
@@ -56,6 +58,7 @@ impl Default for Limits {
             p2p_channels: (32, 32),
             p2p_chunk: plan::P2P_CHUNK_NVLINK,
             network: false,
+            nvls_chunks: (Bytes(128 << 10), Bytes(128 << 10)),
             exact_channels: false,
             registered: false,
             hosts: 1,
@@ -380,19 +383,18 @@ fn in_switch_chunk(algorithm: Algorithm, bytes: u64, channels: u64, limits: &Lim
     let parts = channels * if algorithm == Algorithm::CollnetChain { 1 } else { heads };
     let below = |times: u64, chunk: u64| bytes < times * parts * chunk;
     const KIB: u64 = 1 << 10;
-    let mut chunk = 128 * KIB;
+    let mut chunk;
     match algorithm {
         Algorithm::Nvls => {
+            chunk = limits.nvls_chunks.0.0;
             for (times, smaller) in [(64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB)] {
                 if below(times, chunk) {
-                    chunk = smaller;
+                    chunk = chunk.min(smaller);
                 }
             }
         }
         Algorithm::NvlsTree => {
-            if limits.hosts >= 4 {
-                chunk = 64 * KIB;
-            }
+            chunk = limits.nvls_chunks.1.0;
             for (times, smaller) in [(32, 256 * KIB), (16, 128 * KIB), (4, 64 * KIB), (1, 32 * KIB)] {
                 if below(times, chunk) {
                     chunk = chunk.min(smaller);

@@ -3,6 +3,7 @@
 //! Source: NCCL 2.30 `src/graph/search.cc`, `src/graph/connect.cc`, `src/include/graph.h`, restated.
 
 use super::path::PathClass;
+use crate::units::Bytes;
 
 /// The shape that a graph search looks for, with NCCL's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +91,8 @@ pub struct Graphs {
     pub channels: u32,
     /// Channels of the communicator for NVLS and NVLS tree.
     pub nvls_channels: u32,
+    /// Most bytes of a chunk of NVLS and of NVLS tree.
+    pub nvls_chunks: (Bytes, Bytes),
     /// Channels of the communicator for send and receive, and those for one peer.
     pub p2p_channels: (u32, u32),
 }

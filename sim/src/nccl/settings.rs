@@ -62,6 +62,8 @@ pub struct NcclSettings {
     pub nvls: Option<bool>,
     /// `NCCL_NVLS_NCHANNELS`.
     pub nvls_channels: Option<u32>,
+    /// `NCCL_NVLS_CHUNKSIZE` and `NCCL_NVLSTREE_MAX_CHUNKSIZE`.
+    pub nvls_chunks: [Option<Bytes>; 2],
     /// `NCCL_PAT_ENABLE`; `None` is automatic.
     pub pat: Option<bool>,
     /// `NCCL_COLLNET_ENABLE`.
@@ -212,6 +214,8 @@ impl Environment {
             "NCCL_P2P_NVL_CHUNKSIZE" => self.settings.p2p_chunks[0] = self.bytes(name, value),
             "NCCL_P2P_PCI_CHUNKSIZE" => self.settings.p2p_chunks[1] = self.bytes(name, value),
             "NCCL_P2P_NET_CHUNKSIZE" => self.settings.p2p_chunks[2] = self.bytes(name, value),
+            "NCCL_NVLS_CHUNKSIZE" => self.settings.nvls_chunks[0] = self.bytes(name, value),
+            "NCCL_NVLSTREE_MAX_CHUNKSIZE" => self.settings.nvls_chunks[1] = self.bytes(name, value),
             "NCCL_NCHANNELS_PER_NET_PEER" => self.settings.channels_per_net_peer = self.count(name, value),
             "NCCL_NTHREADS" => self.settings.threads = self.threads(name, value, 64, 512),
             "NCCL_LL128_NTHREADS" => self.settings.ll128_threads = self.threads(name, value, 160, 640),
@@ -244,9 +248,7 @@ impl Environment {
             "NCCL_SYM_KERNEL" | "NCCL_SYM_NOWIN_ENABLE" if !matches!(value, "" | "0") => {
                 self.not_modelled.push(format!("{name}={value}: kernels for symmetric memory"));
             }
-            "NCCL_CHUNK_SIZE" | "NCCL_NVLS_CHUNKSIZE" | "NCCL_NVLSTREE_MAX_CHUNKSIZE" | "NCCL_GRAPH_FILE"
-                if !value.is_empty() =>
-            {
+            "NCCL_CHUNK_SIZE" | "NCCL_GRAPH_FILE" if !value.is_empty() => {
                 self.not_modelled.push(format!("{name}={value}: NCCL's default is used"));
             }
             _ => self.without_effect(name),
@@ -389,6 +391,7 @@ mod tests {
             "NCCL_LL_BUFFSIZE=131072",
             "NCCL_LL128_BUFFSIZE=262144",
             "NCCL_NVLS_ENABLE=0",
+            "NCCL_NVLS_CHUNKSIZE=262144",
             "NCCL_PAT_ENABLE=1",
             "NCCL_NET_OVERHEAD=2500",
             "NCCL_COLLNET_ENABLE=1",

@@ -99,7 +99,7 @@ impl Predictor<'_> {
             None => self.simulate(&proven, settings, observer).or_else(|error| match error {
                 // What is too large as a whole may be forecast from parts that are nearly as large.
                 PredictError::Lay(LayError::Wiring(WiringError::TooLarge { .. })) => {
-                    self.by_fewer(&proven, settings, 2, |_, _| true).ok_or(error)
+                    self.grow_too_large(&proven, settings).ok_or(error)
                 }
                 other => Err(other),
             }),

@@ -55,6 +55,11 @@ impl Predictor<'_> {
                 [.., network] => network.unwrap_or(P2P_CHUNK),
             },
             network: graphs.hosts > 1,
+            nvls_chunks: {
+                let (chunk, tree_chunk) = graphs.nvls_chunks;
+                let [told, told_tree] = nccl.nvls_chunks;
+                (told.unwrap_or(chunk), told_tree.unwrap_or(tree_chunk))
+            },
             hosts: graphs.hosts,
             ranks_per_host: graphs.ranks_per_host.0,
             version: self.version(settings),

@@ -27,8 +27,12 @@ use crate::units::SimDuration;
 const FEWEST_HOSTS: u32 = 8;
 /// The part of the forecast by which two doublings may differ over all that is left out.
 const STEADY: f64 = 0.01;
+/// The same where the whole is too large to be simulated: as many as runs of all hosts were seen to differ, `grown.rs`.
+const NEARLY_STEADY: f64 = 0.05;
 /// How many times as many hosts as the largest part the whole has at least.
 const LEAST_TIMES: u32 = 8;
+/// The same where the whole is too large to be simulated.
+const LEAST_TIMES_TOO_LARGE: u32 = 2;
 /// Ranks up to which every call is simulated whole.
 const FEW_RANKS: u32 = 1024;
 /// Lanes from which on a call is forecast from fewer hosts, as well as where its simulation takes more than a second.
@@ -73,7 +77,8 @@ impl Predictor<'_> {
         (algorithm, protocol): (Algorithm, Protocol),
         settings: &Settings,
     ) -> Result<Option<Prediction>, PredictError> {
-        Ok(self.by_fewer(&self.proven(call, algorithm, protocol, settings)?, settings, 2, |_, _| true))
+        let whole = self.proven(call, algorithm, protocol, settings)?;
+        Ok(self.by_fewer(&whole, settings, (LEAST_TIMES_TOO_LARGE, STEADY), |_, _| true))
     }
 
     /// A call over many hosts by fewer of them; `None` where it does not grow steadily, has few hosts, or is soon simulated
@@ -82,7 +87,7 @@ impl Predictor<'_> {
         if whole.schedule.call.ranks <= FEW_RANKS {
             return None;
         }
-        self.by_fewer(whole, settings, LEAST_TIMES, |part, times| {
+        self.by_fewer(whole, settings, (LEAST_TIMES, STEADY), |part, times| {
             // As many more ranks have as many more steps each; what folds in a part may not in the whole.
             let more =
                 if Growth::of(part.algorithm) == Some(Growth::Steps) { times.saturating_mul(times) } else { times };
@@ -91,13 +96,19 @@ impl Predictor<'_> {
         })
     }
 
-    /// The whole has `times_least` times as many hosts as the largest part at least. `worth` is asked of that part, and how
-    /// many times as many there are.
-    pub(super) fn by_fewer(
+    /// A call that is too large to be simulated whole, by fewer hosts, though these may grow less steadily.
+    pub(super) fn grow_too_large(&self, whole: &Proven, settings: &Settings) -> Option<Prediction> {
+        self.by_fewer(whole, settings, (LEAST_TIMES_TOO_LARGE, NEARLY_STEADY), |_, _| true)
+    }
+
+    /// From the first parts that grow steadily, or else from the largest ones whose doublings differ by `most_off` of the
+    /// forecast at most. The whole has `times_least` times as many hosts as the largest part at least. `worth` is asked of
+    /// that part, and how many times as many there are.
+    fn by_fewer(
         &self,
         whole: &Proven,
         settings: &Settings,
-        times_least: u32,
+        (times_least, most_off): (u32, f64),
         worth: impl Fn(&Prediction, u64) -> bool,
     ) -> Option<Prediction> {
         let (schedule, call) = (&whole.schedule, &whole.schedule.call);
@@ -118,6 +129,7 @@ impl Predictor<'_> {
                 && (peer_batches(hosts, row.each) < groups || served(hosts) < served(row.hosts))
         };
         let mut seen: Vec<(u32, Prediction)> = Vec::new();
+        let mut nearly = None;
         for hosts in numbers(row.hosts, row.below) {
             let Some(from) = window(hosts, &row).filter(|_| !too_few(hosts)) else { continue };
             // Larger parts together take as long as the whole.
@@ -125,16 +137,20 @@ impl Predictor<'_> {
                 break;
             }
             // Where a part cannot be simulated, the whole says why.
-            seen.push((hosts, self.part(whole, (from, hosts), &row, settings).ok()?));
+            let Ok(part) = self.part(whole, (from, hosts), &row, settings) else { break };
+            seen.push((hosts, part));
             let Some(last) = seen.last_chunk::<COMPARED>() else { continue };
             if !worth(&last[COMPARED - 1].1, u64::from(row.hosts / hosts)) {
                 return None;
             }
-            if let Some(grown) = self.carried_on(last, growth, &row, whole, settings) {
-                return Some(grown);
+            let grown = self.carried_on(last, growth, &row, whole, settings);
+            match grown.grown.map_or(0.0, |grown| grown.off) {
+                off if off <= STEADY => return Some(grown),
+                off if off <= most_off => nearly = Some(grown),
+                _ => {}
             }
         }
-        None
+        nearly
     }
 
     /// The hosts of many ranks, where there are many. Where flows are pinned to ways by hashing, each number of hosts has
@@ -173,7 +189,7 @@ impl Predictor<'_> {
         Ok(prediction)
     }
 
-    /// The forecast of the whole, where the second of two differences is what the first says.
+    /// The forecast of the whole, and how far the second of two differences is from what the first says.
     fn carried_on(
         &self,
         seen: &[(u32, Prediction); COMPARED],
@@ -181,7 +197,7 @@ impl Predictor<'_> {
         row: &Row,
         whole: &Proven,
         settings: &Settings,
-    ) -> Option<Prediction> {
+    ) -> Prediction {
         let (call, all) = (&whole.schedule.call, row.hosts);
         let at = seen.each_ref().map(|seen| growth.size(seen.0, all));
         let kernels = seen.each_ref().map(|seen| seen.1.kernel.as_us());
@@ -194,9 +210,7 @@ impl Predictor<'_> {
         };
         // No call is faster over more hosts: what seems so is chance.
         let (grown, off) = (kernels[2] + each.max(0.0) * left, apart.max(-each) * left);
-        if off > STEADY * grown {
-            return None;
-        }
+        let off = off / grown.max(1e-9);
         let last = &seen[2].1;
         // Of those that grow, NVLS tree alone reduces in switches.
         let bound = bounds::bandwidth(self.topology, call, last.algorithm == Algorithm::NvlsTree);
@@ -217,12 +231,12 @@ impl Predictor<'_> {
             _ => count(&|p| p.folded.0),
         };
         let sum = |of: &dyn Fn(&Prediction) -> u64| seen.iter().map(|seen| of(&seen.1)).fold(0, u64::saturating_add);
-        Some(Prediction {
+        Prediction {
             time: timed.time,
             kernel,
             issue: timed.issue,
-            low: timed.low.max(bound.time),
-            high: timed.high,
+            low: SimDuration::from_us(timed.low.as_us() * (1.0 - off.min(1.0))).max(bound.time),
+            high: SimDuration::from_us(timed.high.as_us() * (1.0 + off)),
             beyond,
             messages: count(&|p| p.messages),
             events: sum(&|p| p.events),
@@ -236,10 +250,10 @@ impl Predictor<'_> {
                 hosts: seen.each_ref().map(|seen| seen.0),
                 of: all,
                 uneven: !all.is_power_of_two() || row.unlike.is_some() || row.below > 1,
-                off: off / grown.max(1e-9),
+                off,
             }),
             ..last.clone()
-        })
+        }
     }
 }
 

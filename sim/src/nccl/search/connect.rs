@@ -12,6 +12,8 @@ use super::system::{System, nvlink_bw};
 use crate::nccl::graphs::{ChannelPath, CpuVendor, Graph, Graphs, Pattern};
 use crate::nccl::path::PathClass;
 use crate::nccl::plan::{self, PEER_BATCH};
+use crate::nccl::version::Version;
+use crate::units::Bytes;
 
 /// GB/s that one channel of send and receive is to carry over the network (`NCCL_P2P_PER_CHANNEL_NET_BW`).
 const P2P_NET_BW: f32 = 14.0;
@@ -172,7 +174,10 @@ pub(super) fn agree(members: &[Member], options: &Options) -> Graphs {
         all *= 2;
     }
     let all = all.clamp(1, most);
-    let nvls_channels = if nvls.is_some() { nvls_channels(members, capability.0, ranks_per_host.1) } else { 0 };
+    let (nvls_channels, nvls_chunks) = match &nvls {
+        Some(graph) => nvls_sizes(members, capability.0, (ranks_per_host.0, graph.type_inter), options.sends.version),
+        None => (0, NVLS_CHUNKS),
+    };
     let ranks: u32 = sizes().sum();
     Graphs {
         ranks,
@@ -188,6 +193,7 @@ pub(super) fn agree(members: &[Member], options: &Options) -> Graphs {
         nvls,
         channels: all,
         nvls_channels,
+        nvls_chunks,
         p2p_channels: p2p_channels(members, ranks, (all, nvls_channels), &options.sends),
         ring,
         tree,
@@ -234,16 +240,37 @@ fn exchange_pairs(graph: &mut Graph) {
     }
 }
 
-fn nvls_channels(members: &[Member], capability: u32, ranks_per_host: u32) -> u32 {
-    let nic = members.iter().map(|m| m.searched.net_bw).fold(f32::INFINITY, f32::min);
-    match (capability, members.len()) {
-        (..100, _) => 16,
-        (_, 1) => 24,
-        (_, 2) if nic >= 48.0 => 32,
-        _ if nic >= 96.0 && ranks_per_host > 8 => 32,
-        _ if nic >= 48.0 => 24,
-        _ => 32,
+/// Chunks of NVLS, and of NVLS tree over two or three hosts, which nothing tunes (`NCCL_NVLS_CHUNKSIZE`).
+const NVLS_CHUNKS: (Bytes, Bytes) = (Bytes(128 << 10), Bytes(128 << 10));
+
+/// Channels of NVLS, and most bytes of its chunks and of those of NVLS tree (`src/transport/nvls.cc`, `ncclNvlsTuning`). Since
+/// 2.29 those of Blackwell over several hosts follow the NICs: `(fewest ranks of a host, way from a GPU to its NIC)`.
+fn nvls_sizes(
+    members: &[Member],
+    capability: u32,
+    (ranks, way): (u32, PathClass),
+    version: Version,
+) -> (u32, (Bytes, Bytes)) {
+    let hosts = members.len();
+    // Over four hosts and more the chunks of NVLS tree are half as large.
+    let untuned = if hosts < 4 { NVLS_CHUNKS } else { (NVLS_CHUNKS.0, Bytes(64 << 10)) };
+    if capability < 100 || hosts == 1 {
+        return (if capability < 100 { 16 } else { 24 }, untuned);
     }
+    let nic = members.iter().map(|m| m.searched.net_bw).fold(f32::INFINITY, f32::min);
+    let near = way <= PathClass::Pxb;
+    let (channels, chunk, tree_chunk) = match (hosts, ranks) {
+        _ if !version.since(29) || nic < 48.0 => return (32, untuned),
+        (2, ..=4) => (32, 256, 256),
+        (2, 16..) => (32, 128, 64),
+        (2, ..=8) if near && nic < 96.0 => (32, 128, 64),
+        (2, _) => (32, 128, 128),
+        (_, ..=8) if nic >= 96.0 => (24, 256, 256),
+        (_, 32..) if nic >= 96.0 => (32, 128, 64),
+        _ if nic >= 96.0 => (32, 128, 128),
+        _ => (24, 128, if near { 64 } else { 128 }),
+    };
+    (channels, (Bytes(chunk << 10), Bytes(tree_chunk << 10)))
 }
 
 /// Channels of send and receive, and those to one peer; both powers of two (`ncclTopoComputeP2pChannels`).
