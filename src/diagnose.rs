@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use collcast_hwbackend::read::ReadReport;
+use collcast_sim::collective::Collective;
 use collcast_sim::doctor::{Case, Cause, Diagnosis, Examination, Fault, Finding, Point, where_scaling_breaks};
 use collcast_sim::engine::WORK_PER_SECOND;
 use collcast_sim::profile::Profile;
@@ -15,7 +16,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::health::suspects::{KNOWN, Member, Suspect, infer};
-use crate::health::{self, Limits, State};
+use crate::health::{self, Health, Limits, State};
 use crate::site::Site;
 use crate::validate::judged::{Asked, Judged, can_be_asked, judge};
 use crate::watch::Watch;
@@ -31,6 +32,12 @@ pub struct Anomaly {
     pub evidence: String,
     /// What to run next.
     pub suggestion: String,
+    /// The calls that show it, of those that were looked into one by one.
+    #[serde(skip)]
+    pub of: Vec<(Collective, u32)>,
+    /// Causes that are about as likely and that its sizes cannot tell from it.
+    #[serde(skip)]
+    pub alike: Vec<&'static str>,
 }
 
 /// A cause that was held against a run.
@@ -84,8 +91,8 @@ pub fn diagnose(site: &Site, measured: &ReadReport, watch: &Watch) -> Result<Out
     let launch = Some(site.settings().launch);
     let judged = judge(measured, (&site.topology, &site.profile), launch, false, watch)?;
     let runs = health::runs_of(&judged.rows, &site.topology, &site.profile);
-    let state = health::judge(&runs, Limits::default()).state;
-    Ok(examine(&judged.rows, &site.topology, &site.profile, state, watch))
+    let health = health::judge(&runs, Limits::default());
+    Ok(examine(&judged.rows, &site.topology, &site.profile, &health, watch))
 }
 
 /// Times of one collective over sizes, and the machine whose first ranks they are of.
@@ -96,6 +103,8 @@ pub(crate) struct Run<'t> {
     /// What it is called among [`Causes`].
     pub(crate) run: String,
     pub(crate) ranks: u32,
+    /// What bus bandwidth says of it.
+    pub(crate) state: State,
     pub(crate) case: Case,
     pub(crate) topology: Cow<'t, Topology>,
 }
@@ -122,42 +131,73 @@ const ASKED: usize = 3;
 /// ranks of `dgx-h100`.
 const CAUSES: u64 = 5;
 
-/// Looks into every run that is not as expected. What it finds is an error where the machine is slow by its `state`: how
-/// slow it is counts, and not whether its cause has a name. Where that cannot tell, a cause that is certain is an error.
+/// Looks into every run that is not as expected, and says first what is found in the slowest. What it finds is an error
+/// where a run is slow by its `state`: how slow it is counts, and not whether its cause has a name. Where that cannot
+/// tell, a cause that is certain is an error.
 pub(crate) fn examine(
     judged: &[Judged<'_>],
     topology: &Topology,
     profile: &Profile,
-    state: State,
+    health: &Health,
     watch: &Watch,
 ) -> Outcome {
-    let rows = runs(judged, topology);
-    let mut outcome = look_into(rows.iter().map(|r| &r.run), profile, state, watch);
-    outcome.anomalies.extend(members(&health::runs_of(judged, topology, profile)));
-    outcome.anomalies.extend(scaling(&rows));
+    let rows = runs(judged, topology, health);
+    let mut outcome = look_into(rows.iter().map(|r| &r.run), profile, watch);
+    let slowest = health.decisive().map(|(run, _)| (run.collective, run.ranks));
+    outcome.anomalies.sort_by_key(|a| !slowest.is_some_and(|call| a.of.contains(&call)));
+    let members = members(&health::runs_of(judged, topology, profile));
+    // Runs without the part that is slow are as they should be: no setting of theirs is wrong.
+    if members.iter().any(|a| a.error) {
+        outcome.anomalies.iter_mut().for_each(|a| a.error = false);
+    }
+    let a_part_is_slow = !members.is_empty();
+    outcome.anomalies.splice(0..0, members);
+    outcome.anomalies.extend(scaling(&rows).into_iter().filter(|_| !a_part_is_slow));
     outcome.anomalies.extend(rows.iter().filter_map(in_place));
-    outcome.concluded(state)
+    outcome.concluded(health.state)
 }
 
-/// The same of runs, each for itself.
-pub(crate) fn examine_runs(runs: &[Run<'_>], profile: &Profile, state: State, watch: &Watch) -> Outcome {
-    look_into(runs.iter(), profile, state, watch).concluded(state)
+/// The same of runs that are slow, each for itself.
+pub(crate) fn examine_runs(runs: &[Run<'_>], profile: &Profile, watch: &Watch) -> Outcome {
+    look_into(runs.iter(), profile, watch).concluded(State::Slow)
 }
 
 impl Outcome {
     /// With a word where a slow machine shows nothing, and errors first.
     fn concluded(mut self, state: State) -> Self {
         if state == State::Slow && self.anomalies.is_empty() {
-            let faults = "no fault that the doctor knows makes these sizes as slow and leaves the others as they are";
+            let candidates = self.causes.iter().flat_map(|run| &run.causes);
+            let likely: Vec<String> = candidates
+                .filter(|c| c.belief >= CANDIDATE && NO_CAUSE.iter().all(|none| c.kind != none.name()))
+                .map(|c| format!("{} {:.0}% ({})", c.kind, c.belief * 100.0, c.detail))
+                .take(3)
+                .collect();
+            let faults = match &*likely.join(", ") {
+                "" => "no fault that the doctor knows makes these sizes as slow and leaves the others as they are"
+                    .to_owned(),
+                likely => format!("no cause is clearly likelier than the others: {likely}"),
+            };
             let (kind, suggestion) = (Cause::Unknown.name(), Cause::Unknown.next().to_owned());
-            self.anomalies.push(Anomaly { kind, error: true, evidence: faults.to_owned(), suggestion });
+            self.anomalies.push(Anomaly {
+                kind,
+                error: true,
+                evidence: faults,
+                suggestion,
+                of: Vec::new(),
+                alike: Vec::new(),
+            });
         }
         self.anomalies.sort_by_key(|a| !a.error);
         self
     }
 }
 
-fn look_into<'r>(runs: impl Iterator<Item = &'r Run<'r>>, profile: &Profile, state: State, watch: &Watch) -> Outcome {
+/// Belief from which on a cause is worth a word.
+const CANDIDATE: f64 = 0.01;
+/// What is no cause that could be looked for.
+const NO_CAUSE: [Cause; 2] = [Cause::Healthy, Cause::Unknown];
+
+fn look_into<'r>(runs: impl Iterator<Item = &'r Run<'r>>, profile: &Profile, watch: &Watch) -> Outcome {
     let mut suspects: Vec<&Run<'_>> = runs.filter(|r| r.case.is_suspect()).collect();
     suspects.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
     let mut left_out = suspects.len().saturating_sub(RUNS_MAX);
@@ -172,6 +212,9 @@ fn look_into<'r>(runs: impl Iterator<Item = &'r Run<'r>>, profile: &Profile, sta
             continue;
         }
         let mut case = run.case.thinned(SIZES);
+        if run.state == State::Slow {
+            case = case.known_slow();
+        }
         if case.points().iter().map(|p| p.expected.work).sum::<u64>() * CAUSES > WORK_MAX {
             case = case.thinned(SIZES_MIN);
         }
@@ -206,11 +249,11 @@ fn look_into<'r>(runs: impl Iterator<Item = &'r Run<'r>>, profile: &Profile, sta
         found.push((run, examination.case().clone(), diagnosis));
     }
     let causes = found.iter().map(|(run, _, d)| causes_of(run, d)).collect();
-    Outcome { anomalies: by_cause(&found, left_out, state), causes, warnings: failed.into_iter().collect() }
+    Outcome { anomalies: by_cause(&found, left_out), causes, warnings: failed.into_iter().collect() }
 }
 
 /// Rows by run, repeats of a size as their median.
-fn runs<'j, 'a>(judged: &'j [Judged<'a>], topology: &'j Topology) -> Vec<RunRows<'j, 'a>> {
+fn runs<'j, 'a>(judged: &'j [Judged<'a>], topology: &'j Topology, health: &Health) -> Vec<RunRows<'j, 'a>> {
     let mut alike: HashMap<(&str, &str, Asked<'_>), Vec<usize>> = HashMap::new();
     for (index, j) in judged.iter().enumerate() {
         alike.entry((&j.row.origin.file, &j.row.run, Asked::of(j.row))).or_default().push(index);
@@ -244,7 +287,11 @@ fn runs<'j, 'a>(judged: &'j [Judged<'a>], topology: &'j Topology) -> Vec<RunRows
         let case = Case::new(sizes.into_values().map(point).collect())?;
         let r = rows[0].row;
         let name = format!("{} ({}, {} ranks)", r.run, r.collective, r.ranks);
-        let run = Run { name, run: r.run.clone(), ranks: r.ranks, case, topology: Cow::Borrowed(topology) };
+        let is_of = |run: &&health::Judged| {
+            (&run.file, &run.run, run.collective, run.ranks) == (&r.origin.file, &r.run, r.collective, r.ranks)
+        };
+        let state = health.runs.iter().filter(is_of).map(|run| run.state).max().unwrap_or(health.state);
+        let run = Run { name, run: r.run.clone(), ranks: r.ranks, state, case, topology: Cow::Borrowed(topology) };
         Some(RunRows { rows, run })
     };
     groups.into_iter().filter_map(run).collect()
@@ -288,7 +335,7 @@ fn shared_sizes<'r>(runs: impl Iterator<Item = &'r RunRows<'r, 'r>>) -> BTreeSet
 }
 
 /// One anomaly a cause, over the runs that show it.
-fn by_cause(found: &[(&Run<'_>, Case, Diagnosis)], left_out: usize, state: State) -> Vec<Anomaly> {
+fn by_cause(found: &[(&Run<'_>, Case, Diagnosis)], left_out: usize) -> Vec<Anomaly> {
     let mut causes: BTreeMap<Cause, Vec<&(&Run<'_>, Case, Diagnosis)>> = BTreeMap::new();
     let (faster, found): (Vec<_>, Vec<_>) =
         found.iter().partition(|(run, _, d)| finding(run, d) == Finding::Unknown && excess(run) < 0.0);
@@ -297,7 +344,7 @@ fn by_cause(found: &[(&Run<'_>, Case, Diagnosis)], left_out: usize, state: State
             Finding::Healthy => continue,
             Finding::Found => one.2.ranked[0].fault.cause(),
             // Where nothing is known to be slow, nothing is to be looked for.
-            Finding::Unknown if state == State::Unsure => continue,
+            Finding::Unknown if one.0.state == State::Unsure => continue,
             Finding::Unknown => Cause::Unknown,
         };
         causes.entry(cause).or_default().push(one);
@@ -312,17 +359,36 @@ fn by_cause(found: &[(&Run<'_>, Case, Diagnosis)], left_out: usize, state: State
             evidence.push(format!("{left_out} slow runs were not looked into"));
         }
         let mut suggestion = cause.next().to_owned();
+        let ranked = &runs[0].2.ranked;
         if cause == Cause::Unknown
-            && let Some(likely) = runs[0].2.ranked.iter().map(|c| c.fault.cause()).find(|c| c.is_defect())
+            && let Some(likely) = ranked.iter().find(|c| c.belief >= CANDIDATE && !NO_CAUSE.contains(&c.fault.cause()))
         {
+            let likely = likely.fault.cause();
             suggestion += &format!("; first of all for {likely}: {}", likely.next());
         }
-        let error = match state {
+        // What these sizes cannot tell from it is looked for as well, where it is about as likely.
+        let near = |c: &&collcast_sim::doctor::Candidate| c.belief >= ranked[0].belief / 2.0;
+        let alike = ranked.iter().skip(1).filter(near).map(|c| c.fault.cause()).filter(|c| runs[0].2.alike.contains(c));
+        let alike: Vec<Cause> = if cause == Cause::Unknown { Vec::new() } else { alike.collect() };
+        for other in &alike {
+            suggestion += &format!("; for {other}: {}", other.next());
+        }
+        let is_error = |(run, _, d): &&(&Run<'_>, Case, Diagnosis)| match run.state {
             State::Slow => true,
-            State::Unsure => runs.iter().any(|r| r.2.is_error()),
+            State::Unsure => d.is_error(),
             State::Pass => false,
         };
-        Anomaly { kind: cause.name(), error, evidence: evidence.join("; "), suggestion }
+        let error = runs.iter().any(|run| is_error(&run));
+        let call = |run: &Run<'_>| (run.case.points()[0].question.call.collective, run.ranks);
+        let of = runs.iter().map(|r| call(r.0)).collect();
+        Anomaly {
+            kind: cause.name(),
+            error,
+            evidence: evidence.join("; "),
+            suggestion,
+            of,
+            alike: alike.iter().map(|c| c.name()).collect(),
+        }
     };
     let too_fast = faster.first().map(|(run, ..)| Anomaly {
         kind: "faster_than_expected",
@@ -334,6 +400,8 @@ fn by_cause(found: &[(&Run<'_>, Case, Diagnosis)], left_out: usize, state: State
         ),
         suggestion: "check --topology, --profile, and that the log says its NCCL version, variables and ranks"
             .to_owned(),
+        of: Vec::new(),
+        alike: Vec::new(),
     });
     causes.into_iter().map(anomaly).chain(too_fast).collect()
 }
@@ -373,7 +441,7 @@ fn evidence(run: &Run<'_>, case: &Case, d: &Diagnosis) -> String {
         }
     }
     let others: Vec<String> = (d.ranked.iter().skip(usize::from(named)))
-        .filter(|c| !matches!(c.fault, Fault::Healthy | Fault::Unknown) && c.belief > 0.01)
+        .filter(|c| !matches!(c.fault, Fault::Healthy | Fault::Unknown) && c.belief >= CANDIDATE)
         .take(3)
         .map(|c| format!("{} {:.0}% ({}, {:.0}% off)", c.fault.cause(), c.belief * 100.0, c.fault, c.misfit * 100.0))
         .collect();
@@ -433,6 +501,8 @@ fn in_place(run: &RunRows<'_, '_>) -> Option<Anomaly> {
         suggestion:
             "measure both again: another job, or memory registered for one of them only (NCCL_DEBUG_SUBSYS=REG)"
                 .to_owned(),
+        of: Vec::new(),
+        alike: Vec::new(),
     })
 }
 
@@ -472,6 +542,8 @@ pub(crate) fn members(runs: &[health::Run]) -> Vec<Anomaly> {
             "leave out {} and run again; on it: `nvidia-smi nvlink -s`, `ibstat`, `nvidia-smi -q -d CLOCK,PERFORMANCE`, `dmesg | grep -iE 'xid|mlx5|AER'`",
             first.name
         ),
+        of: Vec::new(),
+        alike: Vec::new(),
     }]
 }
 
@@ -480,21 +552,28 @@ const BREAK: f64 = 0.26;
 
 /// Where runs of a collective over several numbers of hosts fall behind what they should.
 fn scaling(runs: &[RunRows<'_, '_>]) -> Vec<Anomaly> {
-    let mut by_collective: BTreeMap<String, BTreeMap<u32, &RunRows<'_, '_>>> = BTreeMap::new();
+    let mut by_collective: BTreeMap<String, BTreeMap<u32, Vec<&RunRows<'_, '_>>>> = BTreeMap::new();
     for run in runs {
         let row = run.rows[0].row;
         if let Some(hosts) = row.hosts {
-            by_collective.entry(row.collective.to_string()).or_default().entry(hosts).or_insert(run);
+            by_collective.entry(row.collective.to_string()).or_default().entry(hosts).or_default().push(run);
         }
     }
     by_collective.values().filter_map(scaling_of).collect()
 }
 
-fn scaling_of(by_hosts: &BTreeMap<u32, &RunRows<'_, '_>>) -> Option<Anomaly> {
-    let sizes = shared_sizes(by_hosts.values().copied());
+fn scaling_of(by_hosts: &BTreeMap<u32, Vec<&RunRows<'_, '_>>>) -> Option<Anomaly> {
+    let sizes = shared_sizes(by_hosts.values().flatten().copied());
     let size = *sizes.last()?;
     let (mut hosts, mut excess, mut list) = (Vec::new(), Vec::new(), Vec::new());
-    for (&count, run) in by_hosts {
+    for (&count, runs) in by_hosts {
+        let of_runs = runs.iter().filter_map(|run| excess_of_large(&run.run, &sizes));
+        let (least, most) = of_runs.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), x| (l.min(x), m.max(x)));
+        // Where runs of as many hosts differ so much, it is hosts that differ.
+        if most - least > BREAK {
+            return None;
+        }
+        let run = runs[0];
         let row = run.rows[0].row;
         let point = run.run.case.points().iter().find(|p| p.question.call.size().0 == size);
         let Some((point, more)) = point.zip(excess_of_large(&run.run, &sizes)) else { continue };
@@ -519,6 +598,8 @@ fn scaling_of(by_hosts: &BTreeMap<u32, &RunRows<'_, '_>>) -> Option<Anomaly> {
             hosts[at],
             Cause::FabricOversubscribed.next()
         ),
+        of: Vec::new(),
+        alike: Vec::new(),
     })
 }
 

@@ -178,7 +178,7 @@ impl Args {
         words.extend(flags.into_iter().filter(|flag| flag.1).map(|flag| flag.0.to_owned()));
         words.extend(["--next-runs".to_owned(), following]);
         let command: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-        format!("`cd {} && sbatch round.slurm.sh`, then `{}`", quoted(&round), command.join(" "))
+        format!("`(cd {} && sbatch round.slurm.sh)`, then `{}`", quoted(&round), command.join(" "))
     }
 }
 

@@ -104,6 +104,12 @@ pub struct Health {
 }
 
 impl Health {
+    /// The run and the band that the state rests on: of those with that state, the slowest.
+    pub fn decisive(&self) -> Option<(&Judged, &Band)> {
+        let of_state = self.runs.iter().filter(|run| run.state == self.state);
+        of_state.filter_map(|run| Some((run, run.decisive()?))).min_by(|a, b| a.1.share.total_cmp(&b.1.share))
+    }
+
     /// Scatter of rows below which a band is steady.
     pub fn steady(part: Part) -> f64 {
         UNSTEADY[part as usize]

@@ -45,7 +45,7 @@ pub(super) fn look_into(outcome: &mut Outcome, forecasts: &[Option<Forecast>], s
     if runs.is_empty() {
         return;
     }
-    let found = examine_runs(&runs, site.predictor().profile(), State::Slow, watch);
+    let found = examine_runs(&runs, site.predictor().profile(), watch);
     outcome.anomalies = found.anomalies;
     outcome.causes = Some(found.causes);
     outcome.warnings.extend(found.warnings);
@@ -85,6 +85,7 @@ fn run(rows: &[(&CallRow, &Forecast)], site: &Site) -> Option<Run<'static>> {
         name: format!("{}{dtype} in {}, {} ranks", first.collective, first.group, first.ranks),
         run: first.group.clone(),
         ranks: first.ranks,
+        state: State::Slow,
         case,
         topology: Cow::Owned(topology),
     })

@@ -252,7 +252,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     let mut causes = None;
     if request.doctor {
         request.watch.stage("looking for the cause")?;
-        let found = examine(&judged.rows, &topology, &profile, health.state, &request.watch);
+        let found = examine(&judged.rows, &topology, &profile, &health, &request.watch);
         warnings.extend(found.warnings);
         anomalies.extend(found.anomalies);
         causes = Some(found.causes);
@@ -536,6 +536,8 @@ fn defective(file: &FileReport) -> Option<Anomaly> {
         error: true,
         evidence: file.defect()?,
         suggestion: "find what corrupts the data or stops the run (NCCL_DEBUG=INFO, ECC and link errors of nvidia-smi -q) and measure again".to_owned(),
+        of: Vec::new(),
+        alike: Vec::new(),
     })
 }
 

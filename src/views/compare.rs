@@ -161,13 +161,21 @@ impl Outcome {
                 self.unseen() * 100.0
             ),
         };
+        let alone = self.unmatched.each_ref().map(|alone| rows_of(alone));
+        let alone_text = match alone {
+            [0, 0] => String::new(),
+            [a, b] => format!("; {a} rows of A and {b} of B have no partner"),
+        };
+        // What either has alone may be the same call under other settings.
+        let both_alone = alone.iter().all(|&rows| rows > 0);
         Verdict {
             status: match change {
                 Change::Slower => Status::Failed,
                 Change::CannotTell => Status::Warning,
+                Change::Faster | Change::Same if both_alone => Status::Warning,
                 Change::Faster | Change::Same => Status::Ok,
             },
-            sentence,
+            sentence: sentence + &alone_text,
             confidence: match change {
                 Change::CannotTell => "low: too few repeats for so much noise".to_owned(),
                 _ if self.between == Between::Same => "high: they are the same rows".to_owned(),
@@ -179,7 +187,12 @@ impl Outcome {
             basis: if self.between == Between::Forecasts { "predicted" } else { "measured" }.to_owned(),
             next: match change {
                 Change::CannotTell => Some("repeat both runs a few times and compare the folders".to_owned()),
+                Change::Slower if self.between == Between::Forecasts => Some("look at each size (--rows)".to_owned()),
                 Change::Slower => Some("look at each size (--rows); repeat both runs to be surer".to_owned()),
+                Change::Faster | Change::Same if both_alone => Some(
+                    "see in what they differ in the warnings; choose what answers to what with --where-a, --where-b"
+                        .to_owned(),
+                ),
                 Change::Faster | Change::Same => None,
             },
         }

@@ -119,6 +119,7 @@ fn rows(rows: &[Row]) -> Table {
         Column::number("messages", "messages"),
         Column::text("folded", "folded"),
         Column::text("chosen_by", "chosen by"),
+        Column::number("channels_asked", "channels asked"),
         Column::text("instead_of", "instead of"),
     ];
     let mut table = Table::new("rows", "", columns.into_iter().chain(asked_columns()));
@@ -141,6 +142,7 @@ fn rows(rows: &[Row]) -> Table {
             p.messages.into(),
             format!("{} -> {}", p.folded.0, p.folded.1).into(),
             row.chosen_by.clone().into(),
+            row.query.channels.into(),
             row.instead_of.map(|(a, p)| format!("{a}/{p}, not modelled")).into(),
         ];
         table.push(cells.into_iter().chain(asked_cells(&row.asked)));
@@ -154,7 +156,7 @@ fn for_people(table: &mut Table, rows: &[Row]) {
     table.title = format!("{} over {} ranks", first.collective, first.ranks);
     let asked = asked_columns();
     let asked = asked.each_ref().map(|column| &*column.key);
-    let mut hidden = [&["messages", "folded", "chosen_by"], &asked[..]].concat();
+    let mut hidden = [&["messages", "folded", "chosen_by", "channels_asked"], &asked[..]].concat();
     if rows.iter().all(|row| row.instead_of.is_none()) {
         hidden.push("instead_of");
     }

@@ -140,12 +140,10 @@ fn told(run: &Judged, band: &Band, against: &Against<'_>) -> String {
 
 /// The finding as one sentence, with the runs that are not as the first ones are counted.
 pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
-    let of = |state| health.runs.iter().filter(move |run| run.state == state);
-    let count = of(health.state).count();
+    let count = health.runs.iter().filter(|run| run.state == health.state).count();
     let all = health.runs.len();
     let more = if all > 1 { format!(" ({count} of {all} runs)") } else { String::new() };
-    let worst = of(health.state).filter_map(|run| Some((run, run.decisive()?)));
-    let Some((run, band)) = worst.min_by(|a, b| a.1.share.total_cmp(&b.1.share)) else {
+    let Some((run, band)) = health.decisive() else {
         return "cannot tell: no row could be judged".to_owned();
     };
     let told = told(run, band, against);

@@ -34,16 +34,22 @@ impl Next {
         }
         let earlier = report.verdict.take();
         let failed = earlier.as_ref().is_some_and(|v| v.status == Status::Failed);
+        let alike = matches!(self.plan, Plan::Known { .. }) && self.named.is_empty();
+        if let Some(mut verdict) = earlier.clone().filter(|_| failed && alike) {
+            // All of them are slow alike.
+            verdict.sentence = format!("{}; {}", verdict.sentence, self.sentence());
+            report.verdict = Some(verdict);
+            return;
+        }
         report.assumptions.extend(earlier.as_ref().map(|v| format!("these runs: {}", v.sentence)));
-        let healthy = matches!(self.plan, Plan::Known { .. }) && self.named.is_empty();
         report.verdict = Some(Verdict {
             status: match () {
                 () if failed => Status::Failed,
-                () if healthy || self.runs == 0 => Status::Ok,
+                () if alike || self.runs == 0 => Status::Ok,
                 () => Status::Warning,
             },
             sentence: self.sentence(),
-            confidence: self.confidence(),
+            confidence: self.confidence(earlier.is_some()),
             basis: if self.runs == 0 { "no runs" } else { "runs over different sets of hosts" }.to_owned(),
             next: self.then(then, earlier.and_then(|v| v.next)),
         });
@@ -98,7 +104,7 @@ impl Next {
         };
         match &self.plan {
             Plan::Known { chance } if self.named.is_empty() => {
-                format!("of {hosts} hosts none is slow: {:.1}% certain after {runs}", chance * 100.0)
+                format!("of {hosts} hosts none is slower than the others: {:.1}% certain after {runs}", chance * 100.0)
             }
             Plan::Known { .. } => format!("known: of {hosts} hosts this is slow after {runs}: {slow}"),
             Plan::Run(_) if self.runs == 0 && self.one_by_one => {
@@ -124,8 +130,13 @@ impl Next {
         }
     }
 
-    fn confidence(&self) -> String {
+    /// How sure it is. `judged`: whether a forecast or good runs said how fast these are.
+    fn confidence(&self, judged: bool) -> String {
         match &self.plan {
+            Plan::Known { chance } if self.named.is_empty() && !judged => format!(
+                "{:.1}% certain; whether all are slow alike, a forecast (-t) or a good run (--against) says",
+                chance * 100.0
+            ),
             Plan::Known { chance } => format!("high: {:.1}% certain", chance * 100.0),
             Plan::Run(round) => format!("low: the next round tells {:.1} bits", round.bits),
             Plan::Alike => "low: sets would all be slow, or none".to_owned(),

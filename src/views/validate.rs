@@ -351,7 +351,8 @@ impl Outcome {
     fn likely(&self) -> String {
         let known = |a: &&Anomaly| a.error && a.kind != Cause::Unknown.name();
         let named = self.anomalies.iter().find(known);
-        named.map_or_else(String::new, |a| format!("; likely cause: {}", a.kind))
+        let or = |a: &Anomaly| a.alike.iter().map(|kind| format!(" or {kind}")).collect::<String>();
+        named.map_or_else(String::new, |a| format!("; likely cause: {}{}", a.kind, or(a)))
     }
 
     /// How many times as fast a run is as what it is held against, where that cannot be of such a machine in good health.

@@ -269,7 +269,7 @@ fn own_rows(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
     let Some(rows) = value.get("rows").and_then(Value::as_array) else {
         return Ok(Parsed { reason: Some("a result of Collcast without `rows`".to_owned()), ..Parsed::default() });
     };
-    const COLUMNS: [&str; 22] = [
+    const COLUMNS: [&str; 24] = [
         "collective",
         "ranks",
         "size_bytes",
@@ -282,6 +282,8 @@ fn own_rows(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
         "protocol",
         "launch",
         "channels",
+        "chosen_by",
+        "channels_asked",
         "buffsize",
         "nthreads",
         "p2p",

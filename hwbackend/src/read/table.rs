@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp, nearest};
-use collcast_sim::measurement::{Measurement, Origin, PeerAccess, Settings};
+use collcast_sim::measurement::{Choice, Measurement, Origin, PeerAccess, Settings};
 use collcast_sim::units::{Bytes, SimDuration, parse_size};
 
 use super::bus::{Rate, Sample, bus_factor_fits};
@@ -24,7 +24,7 @@ const LINE_MAX: usize = 64 * 1024;
 const NEEDED: [&str; 3] = ["collective", "ranks", "size_bytes"];
 const TIMES: [&str; 3] = ["time_us", "algbw_gbps", "busbw_gbps"];
 /// Columns that are used where they are there.
-const USED: [&str; 22] = [
+const USED: [&str; 24] = [
     "run",
     "nodes",
     "gpus_per_node",
@@ -33,6 +33,8 @@ const USED: [&str; 22] = [
     "protocol",
     "launch",
     "channels",
+    "chosen_by",
+    "channels_asked",
     "buffsize",
     "nthreads",
     "p2p",
@@ -460,6 +462,19 @@ impl TableRow<'_> {
         Ok(gpus)
     }
 
+    /// What a forecast says that NCCL chooses, which is then no setting; channels that were asked for are one.
+    fn chosen(&self, settings: &mut Settings) -> Result<Option<Choice>, ReadError> {
+        let (Some(_), Some(algorithm), Some(protocol)) =
+            (self.cell("chosen_by"), settings.algorithm, settings.protocol)
+        else {
+            return Ok(None);
+        };
+        let channels = settings.channels;
+        (settings.algorithm, settings.protocol) = (None, None);
+        settings.channels = self.count("channels_asked", "a number from 1, or nothing")?;
+        Ok(Some(Choice { algorithm, protocol, channels }))
+    }
+
     fn settings(&self, collective: Collective, out: &mut Parsed) -> Result<Settings, ReadError> {
         let mut notes = Vec::new();
         // What the row says wins over the variables of the file beside it.
@@ -522,6 +537,7 @@ impl TableRow<'_> {
             _ => self.flag("in_place")?,
         };
         let mut settings = self.settings(collective, out)?;
+        let chosen = self.chosen(&mut settings)?;
         let gpus = self.gpus(ranks)?;
         let names: BTreeSet<&String> = gpus.iter().map(|(host, _)| host).collect();
         let hosts = hosts.or(u32::try_from(names.len()).ok().filter(|&count| count > 0));
@@ -570,7 +586,7 @@ impl TableRow<'_> {
             size,
             time: SimDuration::from_us(time_us),
             settings,
-            chosen: None,
+            chosen,
             origin: Origin { file: self.input.path.display().to_string(), line: self.line },
         };
         Ok(Some((measurement, sample)))

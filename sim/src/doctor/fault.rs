@@ -282,6 +282,11 @@ impl Fault {
         Some(self)
     }
 
+    /// The same where a rate or a time is 100% of what it should be: the machine as it should be.
+    fn as_healthy(self) -> Option<Self> {
+        matches!(self, Self::Slow(..) | Self::SlowGpu(_)).then(|| self.as_bad_as(100)).flatten()
+    }
+
     /// The machine with the fault; none where it would change nothing.
     ///
     /// # Errors
@@ -380,23 +385,30 @@ pub(super) struct Between {
     pub(super) fault: Fault,
     /// Its times, in the unit of theirs.
     pub(super) curve: Vec<f64>,
-    /// Indices of the two.
+    /// Indices of the two; twice the same where the other is the healthy machine.
     pub(super) of: [usize; 2],
 }
 
 /// Steps of severities, as a logarithm: finer than what noise leaves of a curve.
 const SEVERITY_STEP: f64 = 0.15;
 
-/// Faults between neighbouring severities: the logarithm of a time goes straight from one to the other
-/// over the logarithm of the severity. What is bound by a rate does; around the size where another bound
+/// Faults between neighbouring severities, of which the mildest is `healthy`: the logarithm of a time goes straight from
+/// one to the other over the logarithm of the severity. What is bound by a rate does; around the size where another bound
 /// takes over it is some percent off.
-pub(super) fn between(curves: &[(Fault, Vec<f64>)]) -> Vec<Between> {
+pub(super) fn between(simulated: &[(Fault, Vec<f64>)], healthy: &[f64]) -> Vec<Between> {
+    let mut curves: Vec<(Fault, &[f64], usize)> =
+        simulated.iter().enumerate().map(|(index, (fault, curve))| (*fault, &**curve, index)).collect();
+    for (index, (fault, _)) in simulated.iter().enumerate() {
+        if let Some(mildest) = fault.as_healthy().filter(|mildest| curves.iter().all(|curve| curve.0 != *mildest)) {
+            curves.push((mildest, healthy, index));
+        }
+    }
     let mut found = Vec::new();
     let severity = |index: usize| ({ curves[index].0 }).severity().copied();
     for low in 0..curves.len() {
         let Some(from) = severity(low) else { continue };
-        let worse = (0..curves.len()).filter_map(|i| Some((severity(i)?, i)));
-        let same = worse.filter(|&(to, i)| to > from && curves[i].0.as_bad_as(from) == Some(curves[low].0));
+        let others = (0..curves.len()).filter_map(|i| Some((severity(i)?, i)));
+        let same = others.filter(|&(to, i)| to > from && curves[i].0.as_bad_as(from) == Some(curves[low].0));
         let Some((to, high)) = same.min() else { continue };
         let span = (f64::from(to) / f64::from(from)).ln();
         let steps = (span / SEVERITY_STEP).ceil();
@@ -409,9 +421,9 @@ pub(super) fn between(curves: &[(Fault, Vec<f64>)]) -> Vec<Between> {
             last = wanted;
             let x = (f64::from(wanted) / f64::from(from)).ln() / span;
             let time = |(a, b): (&f64, &f64)| a * (b / a).powf(x);
-            let curve = curves[low].1.iter().zip(&curves[high].1).map(time).collect();
+            let curve = curves[low].1.iter().zip(curves[high].1).map(time).collect();
             let Some(fault) = curves[low].0.as_bad_as(wanted) else { continue };
-            found.push(Between { fault, curve, of: [low, high] });
+            found.push(Between { fault, curve, of: [curves[low].2, curves[high].2] });
         }
     }
     found

@@ -43,6 +43,8 @@ pub struct Point {
 #[derive(Clone, Debug)]
 pub struct Case {
     points: Vec<Point>,
+    /// Belief in health before the sizes are looked at.
+    health: f64,
     /// Of each size, what draws of the constants make it longer, in natural logarithms.
     constants: Vec<[f64; DRAWS]>,
 }
@@ -132,6 +134,8 @@ const ODDS_OVER_OTHERS: f64 = 3.2;
 const COMPARED: usize = 64;
 /// Belief in health before anything is measured; what is left is shared equally by all causes.
 const HEALTHY_PRIOR: f64 = 0.5;
+/// The same where bus bandwidth says that a run is slow: as often as a healthy machine is called slow (2 of 114 runs).
+const HEALTHY_PRIOR_SLOW: f64 = 0.02;
 /// Sizes beyond the interval that make an error: fewer may be outliers.
 const BEYOND_MIN: usize = 3;
 /// Standard deviations by which neighbouring sizes must be slow for causes to be simulated: a fault of a
@@ -154,9 +158,10 @@ const FLOOR_MODEL: f64 = 0.05;
 /// What a cold size takes longer, as a logarithm with its standard deviation: twice to twenty times.
 const COLD: (f64, f64) = (1.8, 1.0);
 
-/// Paces of a host in us that are tried: steps of 1.1 from what a process needs to eight GPUs on a slow thread.
+/// Paces of a host in us that are tried: steps of 1.1 from what a process of a fast host needs to eight GPUs on a slow
+/// thread.
 fn floors() -> impl Iterator<Item = u32> {
-    std::iter::successors(Some(14_u32), |us| Some((us * 11).div_ceil(10))).take_while(|&us| us <= 160)
+    (9..14).chain(std::iter::successors(Some(14_u32), |us| Some((us * 11).div_ceil(10)))).take_while(|&us| us <= 160)
 }
 /// Belief that the pace of the host shows in a run that a fault slows down, as likely as not; the paces tried share it.
 const PACED: f64 = 0.5;
@@ -198,7 +203,14 @@ impl Case {
     pub fn new(mut points: Vec<Point>) -> Option<Self> {
         points.retain(|p| p.measured.0 > 0 && p.expected.time.0 > 0);
         points.sort_by_key(|p| p.question.call.size());
-        (!points.is_empty()).then_some(Self { constants: vec![[0.0; DRAWS]; points.len()], points })
+        let constants = vec![[0.0; DRAWS]; points.len()];
+        (!points.is_empty()).then_some(Self { points, health: HEALTHY_PRIOR, constants })
+    }
+
+    /// The same run, of which bus bandwidth says that it is slow: it is asked why, and hardly whether.
+    #[must_use]
+    pub fn known_slow(self) -> Self {
+        Self { health: HEALTHY_PRIOR_SLOW, ..self }
     }
 
     /// Its sizes.
@@ -216,7 +228,7 @@ impl Case {
 
     fn only(&self, sizes: &[usize]) -> Self {
         let points = sizes.iter().map(|&i| self.points[i].clone()).collect();
-        Self { points, constants: sizes.iter().map(|&i| self.constants[i]).collect() }
+        Self { points, health: self.health, constants: sizes.iter().map(|&i| self.constants[i]).collect() }
     }
 
     /// Whether anything calls for simulating causes: neighbouring sizes that are slow, or a curve that
@@ -258,7 +270,8 @@ impl Case {
             }
             faults.extend([1, 10, 25, 50, 100].map(Fault::OnePort));
             let count = u32::try_from(nics.len()).unwrap_or(u32::MAX);
-            let mut used: Vec<u32> = [count / 8, count / 4, count / 2, 1].into();
+            // Half of them and fewer, or all but one: a rail that is lost.
+            let mut used: Vec<u32> = [count / 8, count / 4, count / 2, 1, count.saturating_sub(1)].into();
             used.retain(|&u| u > 0 && u < count);
             used.sort_unstable();
             used.dedup();
@@ -401,7 +414,7 @@ impl Case {
     pub fn diagnose(&self, curves: &[(Fault, Vec<f64>)]) -> Diagnosis {
         let healthy = self.curve_of(Fault::Healthy);
         let mut scored: Vec<Way> = Vec::new();
-        let between = fault::between(curves);
+        let between = fault::between(curves, &healthy);
         for (fault, curve) in curves.iter().map(|c| (&c.0, &c.1)).chain(between.iter().map(|b| (&b.fault, &b.curve))) {
             // A fault that would not show cannot be found, nor excluded.
             let silent =
@@ -419,7 +432,7 @@ impl Case {
             let ways: Vec<_> = scored.iter().filter(|way| way.fault.cause() == cause).collect();
             let Some(best) = ways.iter().max_by(|a, b| a.score().total_cmp(&b.score())) else { continue };
             let faults = ways.iter().filter(|way| way.floor.is_none()).count().max(1) as f64;
-            let prior = if cause == Cause::Healthy { HEALTHY_PRIOR } else { (1.0 - HEALTHY_PRIOR) / ill };
+            let prior = if cause == Cause::Healthy { self.health } else { (1.0 - self.health) / ill };
             let weight = |of: fn(&Likelihood) -> f64| {
                 let top = scored.iter().map(|way| of(&way.likelihood)).fold(f64::NEG_INFINITY, f64::max);
                 prior * ways.iter().map(|way| way.share * (of(&way.likelihood) - top).exp()).sum::<f64>() / faults
@@ -459,11 +472,14 @@ impl Case {
         let beyond = self.points.iter().filter(|p| p.measured > p.expected.high).count();
         let ratio = |i: &usize| self.points[*i].measured.as_us() / healthy[*i];
         let worst = (0..self.points.len()).max_by(|a, b| ratio(a).total_cmp(&ratio(b))).unwrap_or(0);
+        // A fault that leaves more beside the host's pace than that pace alone says nothing.
+        let misfit = |cause: Cause| ranked.iter().find(|c| c.fault.cause() == cause).map(|c| c.misfit);
+        let paced = first.floor.is_some() && misfit(Cause::LaunchBound).is_some_and(|misfit| misfit <= first.misfit);
         let ill = first.belief > ODDS_OVER_HEALTHY * belief(Cause::Healthy);
         let finding = match first.fault.cause() {
             Cause::Unknown if ill => Finding::Unknown,
             Cause::Healthy | Cause::Unknown => Finding::Healthy,
-            _ if ill && together > ODDS_OVER_OTHERS * rival => Finding::Found,
+            _ if ill && !paced && together > ODDS_OVER_OTHERS * rival => Finding::Found,
             _ if ill || beyond >= BEYOND_MIN => Finding::Unknown,
             _ => Finding::Healthy,
         };
@@ -617,7 +633,7 @@ impl Examination {
             rough.ways(fault, curve).iter().map(Way::score).fold(f64::NEG_INFINITY, f64::max)
         };
         let mut scores: Vec<f64> = tried.iter().map(|(fault, curve)| score(*fault, curve)).collect();
-        for between in fault::between(tried) {
+        for between in fault::between(tried, &rough.curve_of(Fault::Healthy)) {
             let value = score(between.fault, &between.curve);
             between.of.iter().for_each(|&i| scores[i] = scores[i].max(value));
         }
