@@ -189,6 +189,39 @@ fn forecasts_are_compared_when_asked_for() {
     assert!(result["assumptions"].to_string().contains("protocol: simple -> ll"), "{result}");
 }
 
+/// Goal: forecasts of NCCL's choice are matched by their call, whatever it chose: a setting that makes one size slower is
+/// seen. What has no partner on either side is no proof that nothing changed.
+#[test]
+fn what_nccl_chose_is_no_setting() {
+    let folder = tempfile::tempdir().unwrap();
+    let sweep = |name: &str, more: &[&str]| {
+        let path = folder.path().join(name).to_str().unwrap().to_owned();
+        let (code, _, err) = collcast(&[&["sweep", "h200x4", "-o", &path][..], more].concat());
+        assert_eq!(code, 0, "{err}");
+        path
+    };
+    let json_of = ["--format", "json"];
+    let usual = sweep("a.json", &[&["-s", "1M,16M"][..], &json_of].concat());
+    let simple = ["-s", "1M,16M", "--env", "NCCL_PROTO=Simple"];
+    for changed in [
+        sweep("b.json", &[&simple[..], &json_of].concat()),
+        sweep("b.csv", &[&simple[..], &["--format", "csv"]].concat()),
+    ] {
+        let (code, result) = json(&[&usual, &changed, "--allow-predicted"]);
+        assert_eq!((code, &result["overall"]["verdict"]), (1, &"slower".into()), "{result}");
+        assert_eq!(result["overall"]["rows_only_in_b"], 0, "{result}");
+        assert!(result["warnings"].to_string().contains("ring/ll -> ring/simple"), "{result}");
+    }
+    let eight = sweep("c.json", &[&["-s", "1M,16M", "--channels", "8,16"][..], &json_of].concat());
+    let four = sweep("d.json", &[&["-s", "1M,16M", "--channels", "4,16"][..], &json_of].concat());
+    let (code, result) = json(&[&eight, &four, "--allow-predicted"]);
+    assert_eq!(
+        (code, &result["verdict"]["status"], &result["overall"]["rows_only_in_a"]),
+        (0, &"warning".into(), &2.into()),
+        "{result}"
+    );
+}
+
 #[test]
 fn bad_usage_is_refused_with_a_way_out() {
     for (args, expected) in [

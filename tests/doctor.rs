@@ -443,6 +443,52 @@ fn the_measured_machine_gives_no_error() {
     }
 }
 
+/// Goal: the verdict's cause is that of the run that it names. Data: two H100 whose processes start small calls at half the
+/// pace of others; no variable was set but NCCL_NVLS_ENABLE.
+#[test]
+fn the_cause_is_of_the_run_that_is_named() {
+    let data = "tests/data/h100x4_unseen/nccl_processes_2.csv";
+    let (_, found, out) = anomalies(&[data, "-t", "tests/data/h100x4/machine.toml"]);
+    assert_eq!(found[0], ("launch_bound".to_owned(), "error".to_owned()), "{out}");
+    assert!(found.iter().all(|(kind, severity)| kind != "forced_protocol" || severity != "error"), "{out}");
+    let result: Value = serde_json::from_str(&out).unwrap();
+    let sentence = result["verdict"]["sentence"].as_str().unwrap();
+    assert!(sentence.contains("broadcast") && sentence.contains("likely cause: launch_bound"), "{sentence}");
+}
+
+/// Goal: where bus bandwidth says that a run is slow, mild faults are named: runs as forecast, of NVLS off and of
+/// one NIC of eight lost.
+#[test]
+fn mild_faults_are_named_where_a_run_is_slow() {
+    let folder = tempfile::tempdir().unwrap();
+    // Only the names of NICs let one be left out.
+    let machine = folder.path().join("named.toml").to_str().unwrap().to_owned();
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/topologies/data/dgx-h100.toml")).unwrap();
+    std::fs::write(&machine, text.replace("[hosts.nics]", "[hosts.nics]\nnames = \"mlx5_[0-7]\"")).unwrap();
+    for (name, nodes, env, kind) in
+        [("nvls", "1", "NCCL_NVLS_ENABLE=0", "nvls_off"), ("rail", "4", "NCCL_IB_HCA=^mlx5_7", "nics_idle")]
+    {
+        let path = folder.path().join(format!("{name}.csv")).to_str().unwrap().to_owned();
+        let sweep =
+            ["sweep", &machine, "--nodes", nodes, "-s", "128K:8G:4", "--env", env, "--format", "csv", "-o", &path];
+        let (code, _, err) = collcast(&sweep);
+        assert_eq!(code, 0, "{err}");
+        // As nccl-tests writes it: nobody says what NCCL chose.
+        let text = std::fs::read_to_string(&path).unwrap();
+        let rows = text.lines().filter(|line| !line.starts_with('#')).map(|line| {
+            let cells: Vec<&str> = line.split(',').collect();
+            format!("{}\n", [cells[0], cells[1], cells[2], cells[3], cells[7]].join(","))
+        });
+        std::fs::write(&path, rows.collect::<String>()).unwrap();
+        let (code, found, out) = anomalies(&[&path, "-t", "dgx-h100", "--nodes", nodes, "--launch", "processes"]);
+        let result: Value = serde_json::from_str(&out).unwrap();
+        // NVLS off takes as long as a ring that is forced: both are said.
+        let sentence = result["verdict"]["sentence"].as_str().unwrap();
+        let cause = sentence.split_once("likely cause: ").map_or("", |(_, cause)| cause);
+        assert!(code == 1 && cause.split(" or ").any(|named| named == kind), "{name}: {found:?} {sentence}");
+    }
+}
+
 /// nccl-tests' text of an all-reduce over hosts of 8 GPUs, each time given.
 fn log(hosts: &[&str], rows: &[(u64, f64)]) -> String {
     let mut text =

@@ -170,8 +170,10 @@ fn failures_of_ones_own() {
     let slow = whole(Upkeep { storage: Some(1e8), ..Upkeep::default() }).failures;
     assert!(slow.interval_s + slow.stall_s >= slow.durable_s - 1e-6 && slow.durable_s > 9000.0, "{slow:?}");
     // Hosts that stand by are paid for.
-    let hours = |whole: Whole| whole.gpu_hours / whole.finish_days[1] / 24.0;
-    assert!((hours(spares(20)) - 416.0).abs() < 1e-6 && (hours(usual) - 256.0).abs() < 1e-6);
+    let held = |whole: &Whole| whole.gpu_hours / whole.mean_days() / 24.0;
+    assert!((held(&spares(20)) - 416.0).abs() < 1e-6 && (held(&usual) - 256.0).abs() < 1e-6);
+    // Waits that few runs have are paid for, too.
+    assert!(none.mean_days() > 1.1 * some.mean_days() && some.mean_days() > some.days);
 }
 
 /// Goal: what cannot be is refused, with what could.
@@ -444,4 +446,51 @@ fn a_timeline_ends_with_its_step() {
     }
     let (code, _, err) = collcast(&["plan", "llama3-8b", "--gpus", "8,16", "--timeline", "never.json"]);
     assert!(code == 2 && err.contains("--timeline is of one machine and count"), "{err}");
+}
+
+/// Goal: a slower NIC makes no step faster, and the ring of sixteen context ranks is the shift that it is: K and V of 8 MiB
+/// a hop hide under attention at the NIC's own rate.
+#[test]
+fn rings_of_many_context_ranks_follow_their_nics() {
+    let layout = "cp=16,tp=4";
+    let args = ["plan", "llama3-8b", "--on", "dgx-h100", "--gpus", "64", "--layout", layout, "--seq", "131072"];
+    let vary = ["--global-batch", "16", "--micro-batch", "1", "--vary", "nic.rate=x0.25,x0.5,x0.75,x1,x2"];
+    let (code, out, err) = common::collcast(&[&args[..], &vary, &["--format", "json"]].concat());
+    assert_eq!(code, 0, "{err}");
+    let result: Value = serde_json::from_str(&out).unwrap();
+    let steps = result["variations"].as_array().unwrap().iter().map(|v| v["step_s"].as_f64().unwrap());
+    let steps: Vec<f64> = steps.skip(1).collect();
+    assert!(steps.len() == 5 && steps.is_sorted_by(|a, b| a >= b), "{steps:?}");
+    let context = result["layouts"][0]["exposed_s"]["context"].as_f64().unwrap_or(0.0);
+    assert!(context < 0.02 * steps[3], "{context} {steps:?}");
+}
+
+/// Goal: counts of a range are held against each other with the batch of the largest, and the cost of an option has its
+/// spare hosts.
+#[test]
+fn options_are_of_one_batch_and_pay_what_they_hold() {
+    let run = |gpus: &str, more: &[&str]| -> Value {
+        let args = ["plan", "llama3-8b", "--on", "dgx-h100", "--gpus", gpus, "--tokens", "2T", "--price", "2"];
+        let layout = ["--layout", "tp=2", "--micro-batch", "1", "--format", "json"];
+        let (code, out, err) = common::collcast(&[&args[..], &layout, more].concat());
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str(&out).unwrap()
+    };
+    let options = run("2048,4096", &[]);
+    let rows = options["options"].as_array().unwrap();
+    assert_eq!(rows[0]["tokens_per_step"], rows[1]["tokens_per_step"], "{options}");
+    assert!(rows[1]["efficiency"].as_f64().unwrap() < 1.0, "{options}");
+    let spare = run("64,128", &["--spares", "8", "--repair", "24h"]);
+    for row in spare["options"].as_array().unwrap() {
+        let [hours, cost, days] = ["gpu_hours", "cost", "days"].map(|key| row["whole"][key].as_f64().unwrap());
+        let held = row["gpus"].as_f64().unwrap() + 64.0;
+        assert!((cost / hours / 2.0 - 1.0).abs() < 1e-9 && hours >= days * 24.0 * held, "{row}");
+    }
+    let told = spare["verdict"]["sentence"].as_str().unwrap();
+    let cheapest = spare["options"].as_array().unwrap().iter().map(|row| row["whole"]["cost"].as_f64().unwrap());
+    let least = cheapest.fold(f64::INFINITY, f64::min);
+    assert!(
+        told.contains(&format!("({:.0}K", least / 1e3)) || told.contains(&format!("({:.1}K", least / 1e3)),
+        "{told} {least}"
+    );
 }

@@ -95,8 +95,14 @@ impl Choice {
 
     /// Cost of that time, or GPU time in the same unit where no price is given.
     pub fn spent(&self) -> Option<[f64; 3]> {
-        let of_time = self.gpus as f64 * self.price.map_or(1.0, |price| 24.0 * price);
-        self.time().map(|time| time.map(|time| time * of_time))
+        let price = self.price.map_or(1.0, |price| 24.0 * price);
+        let time = self.time()?;
+        // Hosts that stand by are paid, too, and rare long stops are in the mean.
+        let held = match &self.plan.as_ref().ok()?.whole {
+            Some(whole) => whole.gpu_hours / 24.0 / time[1],
+            None => self.gpus as f64,
+        };
+        Some(time.map(|time| time * held * price))
     }
 }
 
@@ -107,6 +113,8 @@ pub struct Sites {
     pub sites: Vec<Site>,
     /// The place of each request's machine among them.
     places: Vec<usize>,
+    /// GPUs of the largest request, whose batch is that of all: else options would solve other problems.
+    most_gpus: Option<u64>,
 }
 
 impl Sites {
@@ -126,7 +134,8 @@ impl Sites {
                 specs.push(spec);
             }
         }
-        Ok(Self { sites: specs.iter().map(SiteSpec::load).collect::<Result<_, _>>()?, places })
+        let most_gpus = requests.iter().map(|request| request.gpus).max();
+        Ok(Self { sites: specs.iter().map(SiteSpec::load).collect::<Result<_, _>>()?, places, most_gpus })
     }
 
     /// What calls take on each.
@@ -143,8 +152,9 @@ impl Sites {
     ) -> Result<Result<Outcome, Error>, Error> {
         let (index, request) = request;
         let place = self.places[index];
-        let planning = Planning::new(request, &self.sites[place])?;
-        match planning.plan(request, &self.sites[place], &times[place], watch) {
+        let request = Request { batch_gpus: self.most_gpus, ..request.clone() };
+        let planning = Planning::new(&request, &self.sites[place])?;
+        match planning.plan(&request, &self.sites[place], &times[place], watch) {
             // Our own faults, and whoever stops us, are no rows.
             Err(error) if error.code() != 2 => Err(error),
             plan => Ok(plan),
@@ -260,9 +270,12 @@ fn of_one_question(requests: &[Request]) -> Result<(), Error> {
 /// Sets what an option is beside the others.
 fn judge(options: &mut [Choice]) {
     let speed = |option: &Choice| Some(option.plan.as_ref().ok()?.layouts.first()?.tokens_per_s_per_gpu);
+    let batch = |option: &Choice| Some(option.plan.as_ref().ok()?.tokens_per_step);
     let efficiency = |option: &Choice| {
         let same = options.iter().filter(|other| other.series == option.series && other.plan.is_ok());
-        Some(speed(option)? / speed(same.min_by_key(|other| other.gpus)?)?)
+        let fewest = same.min_by_key(|other| other.gpus)?;
+        // A batch that odd counts share evenly is another one.
+        (batch(option) == batch(fewest)).then_some(speed(option)? / speed(fewest)?)
     };
     let on_front = |option: &Choice| {
         let (Some([_, time, _]), Some([_, spent, _])) = (option.time(), option.spent()) else { return false };

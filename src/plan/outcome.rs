@@ -117,10 +117,17 @@ pub struct Whole {
     pub days: f64,
     /// Days with failures: in 10, 50 and 90 of 100 runs, at the lower end, the middle and the upper end of the step's interval.
     pub finish_days: [f64; 3],
-    /// GPU hours of the run in the middle, with those of hosts that stand by.
+    /// GPU hours in the mean of all runs, with those of hosts that stand by.
     pub gpu_hours: f64,
     /// Its cost, in the currency of the price.
     pub cost: Option<f64>,
     /// What failures leave.
     pub failures: Goodput,
+}
+
+impl Whole {
+    /// Days in the mean of all runs, among them few that wait long for a repair, which the run in the middle does not.
+    pub fn mean_days(&self) -> f64 {
+        self.days / self.failures.goodput
+    }
 }

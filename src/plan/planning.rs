@@ -139,7 +139,7 @@ impl Planning {
             let positions = model.learned_positions;
             notes.push(format!("the model has learned positions for {positions} tokens, fewer than a sequence has"));
         }
-        let tokens = TOKENS[usize::from(request.gpus >= MANY_GPUS)];
+        let tokens = TOKENS[usize::from(request.batch_gpus.unwrap_or(request.gpus) >= MANY_GPUS)];
         let batch = request.global_batch.unwrap_or_else(|| {
             // Replicas share a batch evenly: 72 GPUs that of 9 x 64 sequences.
             let gpus = request.gpus.max(1);

@@ -62,6 +62,8 @@ pub struct Request {
     pub micro_batch: Option<u32>,
     /// Sequences of a step.
     pub global_batch: Option<u64>,
+    /// GPUs that the batch is for where none is given; those of the job where this is not given either.
+    pub batch_gpus: Option<u64>,
     /// Tokens of a sequence.
     pub sequence: Option<u64>,
     /// Of linear layers.
@@ -104,6 +106,7 @@ impl Request {
             layout: None,
             micro_batch: None,
             global_batch: None,
+            batch_gpus: None,
             sequence: None,
             precision: Precision::Bf16,
             recompute: None,

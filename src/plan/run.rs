@@ -143,7 +143,8 @@ pub(super) fn whole(
     // Hosts that stand by are held, too.
     let host = topology.hosts().first().map_or(1, |host| host.gpus.len()) as u64;
     let held = gpus + u64::from(upkeep.spares.unwrap_or(0)) * host;
-    let gpu_hours = finish_days[1] * 24.0 * held as f64;
+    // In the mean of all runs.
+    let gpu_hours = run.work / outcome.goodput / 3600.0 * held as f64;
     let share = |seconds: f64| seconds * outcome.goodput / run.work;
     let whole = Whole {
         tokens,

@@ -311,7 +311,7 @@ fn simulated(
         false => planning.timed(varied.parallel, known)?,
     };
     let whole = planning.whole(&varied.request, &varied.site, &layout)?.0;
-    let days = |whole: &Option<super::Whole>| whole.as_ref().map(|whole| whole.finish_days[1]);
+    let days = |whole: &Option<super::Whole>| whole.as_ref().map(super::Whole::mean_days);
     let effect = match (days(&whole), days(&outcome.whole)) {
         (Some(now), Some(before)) => now / before,
         _ => layout.step.seconds / best.step.seconds,

@@ -130,7 +130,11 @@ fn run(whole: &Whole) -> Table {
     row("tokens, steps", format!("{}, {:.0}", counted(whole.tokens), whole.steps));
     row("days without a failure", format!("{:.1}", whole.days));
     let [early, middle, late] = whole.finish_days;
-    row("days with failures: 10, 50 and 90 of 100 runs", format!("{early:.1}, {middle:.1}, {late:.1}"));
+    let mean = whole.mean_days();
+    row(
+        "days with failures: 10, 50 and 90 of 100 runs; mean",
+        format!("{early:.1}, {middle:.1}, {late:.1}; {mean:.1}"),
+    );
     row("goodput", format!("{:.1}%", 100.0 * failures.goodput));
     row("hours between failures; failures", format!("{:.1}; {:.0}", failures.mtbf_s / 3600.0, failures.failures));
     let shares = [failures.lost, failures.saving, failures.down, failures.waiting];
@@ -159,7 +163,7 @@ fn variations(name: &str, title: &str, all: &[Variation], best: &Layout, whole: 
         Column::text("fits", "fits"),
     ];
     if whole.is_some() {
-        columns.extend([Column::number("days", "days"), Column::number("days_percent", "% of days")]);
+        columns.extend([Column::number("days", "mean days"), Column::number("days_percent", "% of days")]);
     }
     let mut table = Table::new(name, format!("{title} {}", best.text), columns);
     let mut row = |change: &str, layout: &Layout, run: Option<&Whole>| {
@@ -172,7 +176,7 @@ fn variations(name: &str, title: &str, all: &[Variation], best: &Layout, whole: 
             layout.fits.into(),
         ];
         if let (Some(run), Some(whole)) = (run, whole) {
-            let [days, before] = [run, whole].map(|whole| whole.finish_days[1]);
+            let [days, before] = [run, whole].map(Whole::mean_days);
             cells.extend([Cell::float(days, 1), Cell::float(100.0 * (days / before - 1.0), 1)]);
         }
         table.push(cells);

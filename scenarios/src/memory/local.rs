@@ -87,7 +87,8 @@ pub(crate) fn of_layer(model: &Transformer, parallel: &Parallel, kind: LayerKind
     [dense, of.experts as f64 / (f64::from(parallel.expert) * f64::from(parallel.expert_tensor))]
 }
 
-/// Attention of one layer on one of `tensor` ranks: heads of keys and values are copied where ranks are more.
+/// Attention of one layer on one of `tensor` ranks: heads of keys and values are copied where ranks are more, and each has
+/// the products that make latents whole (Megatron-LM, `multi_latent_attention.py`: `parallel_mode='duplicated'`).
 fn attention(model: &Transformer, tensor: f64) -> f64 {
     let whole = model.layer_parameters(model.kind(0)).attention as f64;
     match model.attention {
@@ -95,6 +96,10 @@ fn attention(model: &Transformer, tensor: f64) -> f64 {
             let shared = (2 * model.hidden * kv_heads * head_dim) as f64;
             (whole - shared) / tensor + shared / kv_heads as f64
         }
-        _ => whole / tensor,
+        Attention::Mla { q_lora, kv_lora, rope, .. } => {
+            let latents = (model.hidden * (q_lora + kv_lora + rope)) as f64;
+            (whole - latents) / tensor + latents
+        }
+        Attention::Gqa { .. } => whole / tensor,
     }
 }

@@ -222,7 +222,8 @@ impl<'a> Calls<'a> {
         let size = groups[0].len();
         let call = |ranks: u32| match exchange {
             Exchange::Collective(collective) => Call::of_size(collective, ranks, Bytes(bytes), DataType::Bfloat16),
-            Exchange::Shift => shift(ranks, bytes),
+            // Each rank sends to the next.
+            Exchange::Shift => Call::of_size(Collective::SendRecv, ranks, Bytes(bytes), DataType::Uint8),
             Exchange::Tokens(routing) => {
                 let domain = |rank: &Rank| self.predictor.topology().node_of(*rank);
                 let domains: Vec<_> = groups[0].iter().map(domain).collect();
@@ -279,16 +280,6 @@ impl<'a> Calls<'a> {
         }
         groups
     }
-}
-
-/// Each rank sends so many bytes to the next.
-fn shift(ranks: u32, bytes: u64) -> Call {
-    let mut call =
-        Call::of_size(Collective::AllToAll, ranks, Bytes(bytes.saturating_mul(u64::from(ranks))), DataType::Uint8);
-    let n = ranks as usize;
-    let counts: Vec<u64> = (0..n * n).map(|i| if i % n == (i / n + 1) % n { bytes } else { 0 }).collect();
-    call.counts = Some(counts.into());
-    call
 }
 
 /// Tokens of each rank to their experts, of which each of `all` ranks has as many: so many bytes, a token counted for each of

@@ -632,7 +632,8 @@ mod tests {
         assert_eq!(changed.len(), 15);
     }
 
-    /// Goal: between two rates the time is that of the rate where rates bound it, and severities are whole.
+    /// Goal: between two rates, and between one and the healthy machine, the time is that of the rate where rates bound it,
+    /// and severities are whole.
     #[test]
     fn severities_between_are_those_of_the_rate() {
         let curves = [
@@ -644,12 +645,14 @@ mod tests {
             (Fault::Channels(4), vec![1.0, 1.0]),
             (Fault::Channels(1), vec![1.0, 1.0]),
         ];
-        let found = between(&curves);
+        let found = between(&curves, &curves[1].1);
         let channels: Vec<Fault> = found.iter().map(|b| b.fault).filter(|f| matches!(f, Fault::Channels(_))).collect();
         assert_eq!(channels, [Fault::Channels(3)]);
         let nics: Vec<_> = found.iter().filter(|b| b.of == [2, 0]).collect();
-        assert_eq!((nics.len(), found.len()), (4, 5));
-        for b in nics {
+        let mild: Vec<_> = found.iter().filter(|b| b.of == [0, 0]).collect();
+        let pcie = found.iter().filter(|b| matches!(b.fault, Fault::Slow(Part::Pcie, 31..100))).count();
+        assert_eq!((nics.len(), mild.len(), pcie, found.len()), (4, 4, 8, 17));
+        for b in nics.into_iter().chain(mild) {
             let percent = { b.fault }.severity().copied().unwrap_or_default();
             assert_eq!(b.fault, Fault::Slow(Part::Nic, percent));
             assert!((b.curve[0] - 10.0).abs() < 1e-9, "{b:?}");

@@ -516,8 +516,10 @@ mod tests {
     fn chunks_of_nvls_follow_the_size() {
         let chunk = |algorithm, hosts, size: u64| {
             let call = Call::of_size(Collective::AllReduce, 8 * hosts, Bytes(size), DataType::Float32);
-            let plan =
-                Plan::new(&call, algorithm, Protocol::Simple, &Limits { channels: 16, hosts, ..Limits::default() });
+            let tree_chunk = Bytes(if hosts < 4 { 128 << 10 } else { 64 << 10 });
+            let nvls_chunks = (Bytes(128 << 10), tree_chunk);
+            let limits = Limits { channels: 16, hosts, nvls_chunks, ..Limits::default() };
+            let plan = Plan::new(&call, algorithm, Protocol::Simple, &limits);
             assert_eq!((plan.channels, plan.threads), (16, 640));
             (4 * plan.chunk) >> 10
         };

@@ -297,13 +297,12 @@ impl Generator for Direct {
         }
         let conn = |src, dst| Conn::pair(src, dst, channel, 0);
         let (slot, all) = self.served(rank, group, sends)?;
-        let served: Vec<u32> =
-            (first..all).step_by(self.each_way as usize).map(|at| self.dealt.rounds[(slot + at) as usize]).collect();
-        let rounds = u32::try_from(served.len()).unwrap_or(u32::MAX);
+        let rounds = all.saturating_sub(first).div_ceil(self.each_way);
         if rounds == 0 {
             return None;
         }
-        let peers: Vec<Rank> = served.iter().map(|&round| self.rounds.peer(rank, round, !sends)).collect();
+        let peer_at = |at: u32| self.rounds.peer(rank, self.dealt.rounds[(slot + at) as usize], !sends);
+        let peers: Vec<Rank> = (first..all).step_by(self.each_way as usize).map(peer_at).collect();
         if !sends && peers.iter().all(|&p| p == rank) {
             return None;
         }
@@ -322,7 +321,10 @@ impl Generator for Direct {
         let (host, local) = self.rounds.place_of[rank.index()];
         // Half of the threads send and half receive, those of each direction shared by its peers.
         let half = self.plan.threads / 2;
-        let own = half / all.min(self.each_way);
+        // A peer to which nothing goes has no call of its own, and no threads.
+        let busy = |lane: &u32| (*lane..all).step_by(self.each_way as usize).any(|at| count(&peer_at(at)) > 0);
+        let lanes = 0..all.min(self.each_way);
+        let own = half / if self.call.counts.is_some() { lanes.filter(busy).count().max(1) as u32 } else { lanes.end };
         let threads = if self.plan.protocol == Protocol::Simple { self.plan.threads } else { half };
         let others = threads - own;
         Some(Worker {
