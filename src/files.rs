@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use collcast_reports::model::Input;
 use collcast_sim::hash::fnv1a;
 use collcast_topologies::input;
 
@@ -136,9 +137,23 @@ fn sweep(folder: &Path, prefix: &str) {
     }
 }
 
+/// A file that an answer rests on, and as what.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(crate) fn input_of(role: &str, path: &Path) -> Result<Input, Error> {
+    let bytes = fs::read(path).map_err(|source| Error::File { what: "read", path: path.to_owned(), source })?;
+    Ok(Input { name: role.to_owned(), path: Some(path.display().to_string()), hash: content_hash(&bytes) })
+}
+
 /// A hash of content that is the same on every machine: FNV-1a of 64 bits, with its name in front.
 pub fn content_hash(bytes: &[u8]) -> String {
-    format!("fnv1a64:{:016x}", fnv1a(bytes))
+    named_hash(&format!("{:016x}", fnv1a(bytes)))
+}
+
+/// Such a hash of which readers of measurements say the number alone.
+pub(crate) fn named_hash(number: &str) -> String {
+    format!("fnv1a64:{number}")
 }
 
 /// A word as a shell reads it back.

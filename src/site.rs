@@ -21,7 +21,7 @@ use collcast_topologies::placement::place;
 
 use crate::confidence::On;
 use crate::error::Error;
-use crate::files::read_text;
+use crate::files::{input_of, read_text};
 use crate::profiles::{self, Folders, Taken};
 
 /// The machine where none is named.
@@ -130,7 +130,12 @@ impl SiteSpec {
     /// # Errors
     /// As of [`SiteSpec::load`].
     pub fn load_onto(&self, topology: Topology) -> Result<Site, Error> {
-        let Taken { profile, sources, why } = self.profile_for(&topology)?;
+        let Taken { profile, mut sources, why } = self.profile_for(&topology)?;
+        let machine = self.topology.as_deref().map(Path::new).filter(|path| path.is_file());
+        let files = [("topology", machine), ("graph", self.graph.as_deref())];
+        for (role, path) in files.into_iter().filter_map(|(role, path)| Some((role, path?))) {
+            sources.push(input_of(role, path)?);
+        }
         let mut told = told(&topology, self.nccl.as_deref(), &self.env)?;
         let several = topology.hosts().len() > 1;
         told.settings.launch = self.launch.unwrap_or(if several { Launch::Processes } else { Launch::Threads });
@@ -182,7 +187,7 @@ pub struct Site {
     pub topology: Topology,
     /// What is known of its links, blocks, kernels and hosts.
     pub profile: Profile,
-    /// The profiles that were read, with hashes of their contents.
+    /// The profiles and files of the machine that were read, with hashes of their contents.
     pub sources: Vec<Input>,
     /// Why the profile was taken, where neither a user nor the machine named it.
     pub why: Option<String>,

@@ -11,8 +11,21 @@ use serde_json::{Map, Value};
 use crate::model::{Align, Cell, Column, Input, Report, Status, Table, Verdict};
 
 /// Kinds of result that are read back.
-const KINDS: [&str; 10] =
-    ["sweep", "simulate", "validate", "compare", "tune", "check", "plan", "bench", "calibrate", "lint"];
+const KINDS: [&str; 13] = [
+    "sweep",
+    "simulate",
+    "validate",
+    "compare",
+    "tune",
+    "check",
+    "plan",
+    "bench",
+    "calibrate",
+    "lint",
+    "trace",
+    "serve",
+    "transfer",
+];
 
 /// Columns of a table at most; the widest that a command writes has 26.
 const COLUMNS_MAX: usize = 200;

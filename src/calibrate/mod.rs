@@ -24,6 +24,7 @@ pub(crate) use figures::ALL;
 pub use figures::{Errors, Estimated, Group, HeldOut, Part, Worst};
 
 use crate::error::Error;
+use crate::files::named_hash;
 use crate::profiles::{Folders, layered};
 use crate::validate::judged::can_be_asked;
 use crate::validate::judged::left_aside;
@@ -98,7 +99,7 @@ pub fn calibrate(request: &Request) -> Result<Outcome, Error> {
     inputs.extend(read.files.iter().filter(|f| f.rows > 0).map(|f| Input {
         name: "measurements".to_owned(),
         path: Some(f.path.display().to_string()),
-        hash: f.hash.clone(),
+        hash: named_hash(&f.hash),
     }));
 
     let study = Study::new(&machines.topologies, &prior, usable.samples()).map_err(error)?;

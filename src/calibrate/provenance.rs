@@ -36,7 +36,7 @@ impl About<'_> {
         let mut profile = fit.profile.clone();
         profile.name = name.to_owned();
         profile.evidence = format!("{}: {} rows{nccl}", command(self.request), rows.len());
-        // A built-in profile is found again by its name; what else was below has to be named by who uses it.
+        // A built-in profile is found again by its name; of what else was below, `profile_text` takes the values.
         let below = self.request.profiles.first().filter(|p| self.request.profiles.len() == 1 && *p != "prior");
         profile.over = below.filter(|p| Profile::builtin_text(p).is_some()).cloned();
         for Estimate { constant, .. } in fit.estimates.iter().filter(|e| e.identified) {
@@ -83,7 +83,8 @@ fn command(request: &Request) -> String {
     text
 }
 
-/// The profile of a fit as TOML, a parameter that was fitted a line and values with four decimals, which serde would write otherwise.
+/// The profile of a fit as TOML, values with four decimals, which serde would write otherwise: a line for each parameter that was
+/// fitted, and that another profile below it set where that is no built-in one.
 pub(super) fn profile_text(profile: &Profile, fit: &Fit) -> String {
     let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
     let list = |items: Vec<String>| format!("[{}]", items.iter().map(|i| quoted(i)).collect::<Vec<_>>().join(", "));
@@ -113,8 +114,12 @@ pub(super) fn profile_text(profile: &Profile, fit: &Fit) -> String {
         let _ = writeln!(text, "\n[[spreads]]\nclass = {class}\nlow = {low:.4}\nhigh = {high:.4}\nrows = {rows}");
     }
     text += "\n[parameters]\n";
-    let fitted: BTreeSet<Constant> = fit.estimates.iter().filter(|e| e.identified).map(|e| e.constant).collect();
-    for constant in fitted {
+    let mut told: BTreeSet<Constant> = fit.estimates.iter().filter(|e| e.identified).map(|e| e.constant).collect();
+    if let (None, Ok(prior)) = (&profile.over, Profile::builtin("prior")) {
+        let set = |constant: &&Constant| (profile[**constant].value - prior[**constant].value).abs() > 0.0;
+        told.extend(Constant::ALL.iter().filter(set));
+    }
+    for constant in told {
         let p = &profile[constant];
         let interval = p.interval.map_or_else(String::new, |[low, high]| format!(", interval = [{low:.4}, {high:.4}]"));
         let origin = toml::Value::try_from(p.origin).map_or_else(|_| String::new(), |v| v.to_string());

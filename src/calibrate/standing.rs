@@ -22,6 +22,14 @@ pub struct Standing {
 }
 
 impl Standing {
+    /// Which rows judge it.
+    pub fn judged_on(&self) -> String {
+        self.held_by.map_or_else(
+            || "judged on the rows that it was fitted to".to_owned(),
+            |by| format!("judged on rows held back by {by}"),
+        )
+    }
+
     /// Where nothing was `asked` to be held back nothing is refused.
     pub(super) fn of(held_by: Option<&'static str>, fitted: &Errors, prior: &Errors, asked: bool) -> Self {
         let (fitted_mean_abs, prior_mean_abs) = (fitted.mean_abs, prior.mean_abs);
@@ -36,8 +44,8 @@ impl Standing {
             ))
         } else if fitted_mean_abs >= prior_mean_abs {
             Some(format!(
-                "mean error {} on {rows}, no better than {} of the profile that it started from; keep that one, or \
-                 measure more sizes and algorithms",
+                "mean error {} on {rows}, no better than {} of the profile that it started from; keep that one, \
+                 hold back fewer rows at a time (--folds), or measure more sizes and algorithms",
                 percent(fitted_mean_abs),
                 percent(prior_mean_abs),
             ))

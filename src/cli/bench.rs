@@ -22,7 +22,7 @@ use super::guard::{GuardArgs, SIZES, SIZES_OF_THREADS};
 use super::launch;
 use super::output::{Format, OutputArgs, PageArgs, with_nccl_tests, write};
 use super::progress::told;
-use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries, span};
+use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries, refused, span};
 use super::sets::SetsArgs;
 
 /// Batches of a quick run, and the time that those of a size may take: the nine sizes of it take some seconds.
@@ -72,6 +72,9 @@ take every process for a host of its own, also where they share a GPU: --nodes 4
 names them: `validate` says from it which GPU or link is slow.
 Under torchrun, mpirun or srun start this command in every process; rank 0 prints.")]
 #[command(mut_arg("format", with_nccl_tests))]
+#[command(mut_arg("cold", refused))]
+#[command(mut_arg("split", refused))]
+#[command(mut_arg("explain_choice", refused))]
 #[command(mut_arg("size", default_sizes("8:1GiB:2, on CPU threads 8:1MiB:2")))]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -11,7 +11,7 @@ use collcast_sim::collective::{Launch, nearest};
 use collcast_sim::units::parse_size;
 
 use super::call::Code;
-use super::output::{Format, FormatArgs, PageArgs, write};
+use super::output::{Format, FormatArgs, PageArgs, keeps, write};
 use super::progress;
 use super::selectors::{Named, ReadArgs, profile_folders};
 
@@ -48,7 +48,7 @@ pub(crate) struct Args {
         help_heading = "Machine"
     )]
     profile: Vec<String>,
-    /// Read tables of kernels (docs/formats.md): fit this GPU's profile to them, which is a100, h100, h200, b200 or gb200
+    /// Read tables of kernels (docs/formats.md): fit this GPU's profile to them, which is a100, h100, h100-500w, h200, b200 or gb200
     #[arg(long, value_name = "GPU", help_heading = "Machine", conflicts_with_all = [
         "topology", "profile", "launch", "min_size", "fit", "keep", "hold_back", "held_out", "folds", "collective",
         "allow_predicted", "force",
@@ -126,6 +126,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         }
     }
     if let Some(path) = output {
+        keeps(path, &outcome.inputs)?;
         write(Some(path), outcome.fitted.toml.as_bytes())?;
     }
     args.page.write(|| outcome.report(true, output))?;

@@ -8,7 +8,7 @@ use collcast::convert::{Target, convert};
 
 use super::call::{self, Code};
 use super::output::{extension, write};
-use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
+use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries, refused};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -16,6 +16,8 @@ use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 of chunks. Read it back with `collcast simulate --schedule FILE`, and a GOAL schedule with `collcast trace FILE --on MACHINE`. \
 A plan of MSCCL++ is for MSCCL++'s executor, and of one host."
 )]
+#[command(mut_arg("split", refused))]
+#[command(mut_arg("explain_choice", refused))]
 #[command(mut_arg("size", default_sizes("64M")))]
 pub(crate) struct Args {
     #[command(flatten)]

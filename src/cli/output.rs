@@ -8,7 +8,7 @@ use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use collcast_reports::model::Report;
+use collcast_reports::model::{Input, Report};
 use collcast_reports::terminal::Screen;
 use collcast_reports::{csv, github, html, json, junit, markdown, terminal};
 
@@ -160,6 +160,9 @@ impl OutputArgs {
                 Error::usage("this result has no such form", "use --format table, csv, json, junit or markdown")
             })?,
         };
+        if let Some(path) = &self.output {
+            keeps(path, &report.inputs)?;
+        }
         write(self.output.as_deref(), text.as_bytes())?;
         tell(&terminal::notes(report, screen_of(&std::io::stderr())));
         Ok(())
@@ -168,6 +171,22 @@ impl OutputArgs {
     fn screen(&self) -> Screen {
         if self.output.is_some() { Screen::default() } else { screen_of(&std::io::stdout()) }
     }
+}
+
+/// Refuses to write over a file that the answer rests on, or over the `.toml` that says what it is of.
+pub(crate) fn keeps(output: &Path, inputs: &[Input]) -> Result<(), Error> {
+    let Ok(there) = output.canonicalize() else { return Ok(()) };
+    for read in inputs.iter().filter_map(|input| input.path.as_deref()).map(Path::new) {
+        let is_there = |path: &Path| path.canonicalize().is_ok_and(|path| path == there);
+        if is_there(read) || is_there(&read.with_extension("toml")) {
+            let (output, read) = (output.display(), read.display());
+            return Err(Error::usage(
+                format!("`{output}` would be written over, and `{read}` is read with it"),
+                "give --output another name",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Columns of a terminal that does not say how many it has.

@@ -169,6 +169,11 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "a time from 1ms to 24h, such as 500ms, 90s or 5min".to_owned())
 }
 
+/// Leaves an option that a command refuses, and says why, out of its help.
+pub(crate) fn refused(arg: clap::Arg) -> clap::Arg {
+    arg.hide(true)
+}
+
 /// Adds to the help of `--size` what a command takes where none is given.
 pub(crate) fn default_sizes(sizes: &'static str) -> impl Fn(clap::Arg) -> clap::Arg {
     move |arg| {

@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// Price of a GPU and hour, or that of each machine, as in dgx-h100=2.5,dgx-b200=4
     #[arg(long, value_name = "PRICE", help_heading = "Machine")]
     price: Option<String>,
-    /// Profile of the GPU's kernels and copies: by name (a100 h100 h200 b200 gb200) or file [default: the machine's GPU]
+    /// Profile of the GPU's kernels and copies: by name (a100 h100 h100-500w h200 b200 gb200) or file [default: the machine's GPU]
     #[arg(long, value_name = "GPU", help_heading = "Machine")]
     gpu: Option<String>,
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter

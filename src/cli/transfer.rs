@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',', help_heading = "Machine")]
     profile: Vec<String>,
-    /// Profile of the GPU's kernels and copies: by name (a100 h100 h200 b200 gb200) or file [default: the machine's GPU]
+    /// Profile of the GPU's kernels and copies: by name (a100 h100 h100-500w h200 b200 gb200) or file [default: the machine's GPU]
     #[arg(long, value_name = "GPU", help_heading = "Machine")]
     gpu: Option<String>,
     /// NVMe drives of each host, which share their bytes [default: the machine's]

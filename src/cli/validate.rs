@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',', help_heading = "Machine")]
     profile: Vec<String>,
-    /// Read tables of kernels (docs/formats.md): judge them by this GPU, which is a100, h100, h200, b200, gb200, or a TOML file
+    /// Read tables of kernels (docs/formats.md): judge them by this GPU, which is a100, h100, h100-500w, h200, b200, gb200, or a TOML file
     #[arg(long, value_name = "GPU", help_heading = "Machine", conflicts_with_all = [
         "topology", "nodes", "gpus", "profile", "launch", "fail_below", "require_pass", "against", "history", "next_runs", "closest",
         "no_doctor", "plots", "collective", "allow_predicted",

@@ -14,6 +14,7 @@ use collcast_reports::model::Input;
 use serde::{Serialize, Serializer};
 
 use crate::error::Error;
+use crate::files::named_hash;
 
 /// What a source did not say.
 const NOT_SAID: &str = "not said";
@@ -231,7 +232,7 @@ impl Side {
         let input = |f: &FileReport| Input {
             name: name.to_owned(),
             path: Some(f.path.display().to_string()),
-            hash: f.hash.clone(),
+            hash: named_hash(&f.hash),
         };
         Ok(Self {
             label: format!("{path}{conditions}"),

@@ -49,6 +49,7 @@ pub use write::write;
 
 use crate::confidence::{Grounds, On, Trust};
 use crate::error::Error;
+use crate::files::named_hash;
 use crate::query::UNMEASURED_SWITCHES;
 use crate::site::{Site, assumptions};
 use crate::validate::{judged::can_be_asked, other_gpus};
@@ -235,7 +236,7 @@ impl Read {
         let input = |file: &FileReport| Input {
             name: "measurements".to_owned(),
             path: Some(file.path.display().to_string()),
-            hash: file.hash.clone(),
+            hash: named_hash(&file.hash),
         };
         let of = |job: &Job| {
             // Runs are of the first ranks, but for those of a search that names the communicator.

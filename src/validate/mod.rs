@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::confidence::{Grounds, On, Said};
 use crate::diagnose::{Anomaly, Causes, examine, members};
 use crate::error::Error;
-use crate::files::content_hash;
+use crate::files::{content_hash, named_hash};
 use crate::health::{self, Doubt, Gate, Health, Reference, Run};
 use crate::next::{self, Next};
 use crate::profiles::Taken;
@@ -373,7 +373,7 @@ fn inputs(role: &str, read: &ReadReport) -> Vec<Input> {
     let input = |f: &FileReport| Input {
         name: role.to_owned(),
         path: Some(f.path.display().to_string()),
-        hash: f.hash.clone(),
+        hash: named_hash(&f.hash),
     };
     given(read).map(input).collect()
 }

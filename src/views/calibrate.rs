@@ -163,7 +163,7 @@ fn verdict(outcome: &Outcome, written: Option<&Path>) -> Verdict {
         return Verdict {
             status: Status::Failed,
             sentence: format!("no profile to use from {} rows: {why}", outcome.rows),
-            confidence: "none: judged on these rows".to_owned(),
+            confidence: format!("none: {}", outcome.standing.judged_on()),
             basis: "fitted over the simulator".to_owned(),
             next: Some(match written {
                 Some(path) => format!("{} was written all the same, by --force", path.display()),

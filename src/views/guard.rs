@@ -2,8 +2,16 @@
 
 use std::fmt::Write as _;
 
-use crate::health::State;
+use crate::health::{Judged, State};
 use crate::validate::Outcome;
+
+/// The labels that tell a run from the others: of several over other GPUs, their name too.
+fn of_run(run: &Judged) -> String {
+    let (collective, ranks) = (run.collective, run.ranks);
+    // A text of Prometheus' format escapes these.
+    let name = run.run.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("collective=\"{collective}\",ranks=\"{ranks}\",run=\"{name}\"")
+}
 
 /// The metrics of a host that was looked at `now`, in seconds since 1970; none of a run that failed. Units are those that
 /// Prometheus' documentation asks for: bytes per second, ratios from 0 on.
@@ -33,18 +41,14 @@ pub fn prometheus(outcome: Option<&Outcome>, now: i64) -> String {
     let bands = outcome.health.runs.iter().flat_map(|run| run.bands.iter().map(move |band| (run, band)));
     let bands: Vec<(String, f64)> = bands
         .map(|(run, band)| {
-            let (collective, ranks, part) = (run.collective, run.ranks, band.part.name());
-            (format!("{{collective=\"{collective}\",ranks=\"{ranks}\",sizes=\"{part}\"}}"), band.share)
+            let part = band.part.name();
+            (format!("{{{},sizes=\"{part}\"}}", of_run(run)), band.share)
         })
         .collect();
     metric("busbw_expected_ratio", "Bus bandwidth measured over expected, by band of sizes.", &bands);
     let lines = outcome.health.runs.iter().flat_map(|run| run.lines.iter().map(move |line| (run, line)));
     let lines: Vec<(String, f64)> = lines
-        .map(|(run, line)| {
-            let (collective, ranks, size) = (run.collective, run.ranks, line.size_bytes);
-            let labels = format!("{{collective=\"{collective}\",ranks=\"{ranks}\",size_bytes=\"{size}\"}}");
-            (labels, line.busbw_gbps * 1e9)
-        })
+        .map(|(run, line)| (format!("{{{},size_bytes=\"{}\"}}", of_run(run), line.size_bytes), line.busbw_gbps * 1e9))
         .collect();
     metric("busbw_bytes_per_second", "Bus bandwidth as nccl-tests counts it.", &lines);
     text

@@ -24,7 +24,7 @@ impl Outcome {
     pub fn report(&self, show: Show) -> Report {
         let outcome = self;
         let mut report = Report::new("tune", super::VERSION);
-        report.predicted = true;
+        report.predicted = outcome.ranges.iter().any(|range| range.basis != crate::tune::Basis::Measured);
         report.inputs.clone_from(&outcome.inputs);
         report.assumptions.clone_from(&outcome.notes);
         report.warnings.clone_from(&outcome.warnings);
@@ -55,14 +55,14 @@ fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people):
         Column::text("algorithm", "algorithm"),
         Column::text("protocol", "protocol"),
         Column::number("channels", "ch"),
-        Column::number("predicted_us", "us"),
-        Column::text("default_algorithm", "NCCL's"),
-        Column::text("default_protocol", "choice"),
-        Column::number("default_predicted_us", "us"),
+        Column::number("predicted_us", "forecast us"),
+        Column::text("default_algorithm", "NCCL takes"),
+        Column::text("default_protocol", "with"),
+        Column::number("default_predicted_us", "NCCL us"),
         Column::number("gain", "gain").barred(Bar::OfLargest),
         Column::text("basis", "basis"),
         Column::number("measured_us", "measured us"),
-        Column::number("default_measured_us", "NCCL's us"),
+        Column::number("default_measured_us", "NCCL measured us"),
     ];
     let mut table = Table::new("rows", "What to take", whose(named).into_iter().chain(columns));
     for r in ranges {

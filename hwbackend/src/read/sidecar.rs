@@ -72,6 +72,11 @@ pub(super) struct Sidecar {
 pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
     let table: toml::Table = text.parse().map_err(|error| syntax(path, text, &error))?;
     let mut sidecar = Sidecar::default();
+    // A profile that was fitted to the data, say, which has its own `ranks`.
+    let own = table.get("schema").and_then(toml::Value::as_str).and_then(|schema| schema.strip_prefix("collcast/"));
+    if own.is_some_and(|kind| !kind.starts_with("measurements/")) {
+        return Ok(sidecar);
+    }
     for (key, value) in &table {
         let bad = |expected: &'static str| ReadError::BadValue {
             path: path.to_owned(),

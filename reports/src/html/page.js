@@ -138,7 +138,8 @@
       const cell = row.cells[column];
       const text = cell.textContent.trim();
       if (text === "-" || text === "") return null;
-      const [, count, unit] = text.match(/^([\d.]+) ([KMGTPE]i)?B$/) ?? [];
+      // A range of sizes goes by its first.
+      const [, count, unit] = text.match(/^([\d.]+) ?([KMGTPE]i)?B(?:\.\..*)?$/) ?? [];
       const number = count ? count * 1024 ** " KMGTPE".indexOf(unit?.[0] ?? " ") : Number(text);
       return Number.isNaN(number) ? text : number;
     };

@@ -52,7 +52,9 @@ pub(super) fn advised(report: &Report) -> Vec<Figure> {
     let last = sizes(report).filter(shown).fold(1.0, f64::max);
     let first = sizes(report).filter(shown).fold(f64::MAX, f64::min);
     let mut map_rows = Vec::new();
-    for (collective, rows) in grouped(rows(report, "rows").map(|row| (row.text("collective"), row))) {
+    let of = |row: &Row<'_>| [row.text("communicator"), row.text("collective")].map(str::to_owned);
+    for (of, rows) in grouped(rows(report, "rows").map(|row| (of(&row), row))) {
+        let call = of.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join(" ");
         for (label, of, by, with) in
             [("NCCL", "default_algorithm", "default_protocol", ""), ("advised", "algorithm", "protocol", "channels")]
         {
@@ -71,10 +73,11 @@ pub(super) fn advised(report: &Report) -> Vec<Figure> {
                 })
             };
             let ranges = rows.iter().filter_map(range).collect();
-            map_rows.push(MapRow { label: format!("{collective}: {label}"), ranges });
+            map_rows.push(MapRow { label: format!("{call}: {label}"), ranges });
         }
     }
-    let caption = "Two rows for each collective: what NCCL takes by itself, and what to take in its place.";
+    let caption =
+        "Two rows for each collective, of each communicator: what NCCL takes by itself, and what to take in its place.";
     map("Choices before and after", caption, map_rows)
 }
 
