@@ -133,6 +133,13 @@ impl Planning {
                 "give --precision fp8",
             ));
         }
+        let of_experts = [("--overlap-experts", request.overlap_experts), ("--dispatch", request.dispatch.is_some())];
+        if let Some((option, _)) = of_experts.iter().find(|(_, given)| *given && model.experts.is_none()) {
+            return Err(Error::usage(
+                format!("{option} is of models with experts, and `{}` has none", model.name),
+                "leave it out",
+            ));
+        }
         let gpu = crate::kernels::gpu_of(&site.topology, request.gpu.as_deref())?;
         let sequence = request.sequence.unwrap_or(model.sequence);
         if (1..sequence).contains(&model.learned_positions) {
