@@ -221,6 +221,26 @@ fn a_written_profile_is_better_than_its_prior() {
     let (fitted, warned) = error(&profile, data);
     assert!(warned.contains("was fitted to 1 of these files"), "{warned}");
     assert!(fitted < error("prior", data).0, "{fitted}");
+    // Over a user's own profile it stands for itself: what that set is in it. It is not written over what it rests on.
+    let both = folder.path().join("both.toml").display().to_string();
+    let over =
+        ["calibrate", data, "-t", "h200x4", "--hold-back", "none", "--profile", &profile, "--fit", "launch", "-o"];
+    let (code, _, err) = collcast(&[&over[..], &[&both, "--force"]].concat());
+    assert_eq!(code, 0, "{err}");
+    let stacked = Layer::parse(&std::fs::read_to_string(&both).unwrap(), "both.toml").unwrap();
+    assert!(read.parameters.keys().all(|constant| stacked.parameters.contains_key(constant)), "{stacked:?}");
+    let copied = folder.path().join("data.csv").display().to_string();
+    std::fs::copy(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(data), &copied).unwrap();
+    let beside = folder.path().join("data.toml").display().to_string();
+    std::fs::write(&beside, "launch = \"graph\"\n").unwrap();
+    let (code, _, err) = collcast(&["calibrate", &copied, "-t", "h200x4", "--hold-back", "none", "-o", &beside]);
+    assert!(code == 2 && err.contains("would be written over"), "{err}");
+    assert_eq!(std::fs::read_to_string(&beside).unwrap(), "launch = \"graph\"\n");
+    // A profile beside data says nothing of the data, whatever its name.
+    std::fs::copy(&profile, &beside).unwrap();
+    let (code, _, err) = collcast(&["validate", &copied, "-t", "h200x4", "--no-doctor"]);
+    assert_ne!(code, 2, "{err}");
+
     let (other, silent) = error(&profile, "tests/data/h200x4_bench/nccl_modes_graph_2.csv");
     assert!(!silent.contains("was fitted to"), "{silent}");
     assert!(other < 0.15, "{other}");

@@ -108,6 +108,16 @@ fn the_program_says_one_line() {
     let verdicts = err.lines().filter(|l| l.contains("all_reduce over 2 ranks")).count();
     assert_eq!(verdicts, 1, "{err}");
     assert_eq!(std::fs::read_to_string(&rows).unwrap().lines().filter(|l| l.starts_with("host,")).count(), 8);
+    // Of several runs each series is told apart, and runs are named that have no file.
+    let pairs = ["bench", "--ranks", "3", "--pairs", "-s", "1K:16K:4", "--budget", "0.02"];
+    let (code, _, err) = collcast(&[&pairs[..], &["-o", &good]].concat());
+    assert_eq!(code, 0, "{err}");
+    let (_, _, err) = collcast(&[&pairs[..], &["--expect-from", &good, "--prometheus", &metrics]].concat());
+    let text = std::fs::read_to_string(&metrics).unwrap();
+    let series: Vec<&str> =
+        text.lines().filter(|l| !l.starts_with('#')).filter_map(|l| Some(l.rsplit_once(' ')?.0)).collect();
+    let distinct: std::collections::BTreeSet<&&str> = series.iter().collect();
+    assert!(series.len() > 9 && distinct.len() == series.len() && !err.contains("this-host.csv"), "{err} {text}");
     let (code, _, err) = collcast(&[&run[..], &["--expect", "h200x4"]].concat());
     assert!(code == 2 && err.contains("CPU threads") && err.contains("hint:"), "{err}");
     let (code, _, err) = collcast(&[&run[..], &["--prometheus", &metrics]].concat());

@@ -47,7 +47,7 @@ impl Run {
             precision: Precision::ALL.into_iter().find(|p| p.name() == self.precision).unwrap(),
             overlap_tensor: self.source.contains("async TP"),
             overlap_experts: self.experts.contains("overlap"),
-            dispatch: Some(if self.experts.contains("deepep") { Dispatch::Deepep } else { Dispatch::AllToAll }),
+            dispatch: self.experts.contains("deepep").then_some(Dispatch::Deepep),
             ..Request::new(self.model.clone(), self.machine.clone(), self.gpus)
         }
     }

@@ -224,17 +224,27 @@ fn ten_thousand_rows_are_a_page() {
 #[test]
 fn results_in_json_have_the_same_pictures() {
     let (_folder, at) = folder();
-    let [json, tune, other] = ["sweep.json", "tune.json", "all.html"].map(at);
+    let [json, tune, other] = ["sweep.json", "tune.json", "all.html"].map(&at);
     let sweep = "sweep dgx-h100 --nodes 4 -s 64K:64M:4 --algorithm auto,ring,tree";
     let own = page(sweep);
     let words = |args: &str| args.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    for (args, path) in [(sweep, &json), ("tune dgx-h100 --nodes 2 -s 1M:64M:4", &tune)] {
+    let [serve, transfer] = ["serve.json", "transfer.json"].map(&at);
+    let model = "serve llama3-8b --on dgx-h100 --aggregated 1x2 --rate 2 --duration 20s --seed 1";
+    for (args, path) in [
+        (sweep, &json),
+        ("tune dgx-h100 --nodes 2 -s 1M:64M:4", &tune),
+        (model, &serve),
+        ("transfer --from gpu:0 --to gpu:9 -s 1G", &transfer),
+    ] {
         let mut args = words(args);
         args.extend(["--format".to_owned(), "json".to_owned()]);
         let (code, out, err) = collcast(&args.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!(code, 0, "{err}");
         std::fs::write(path, out).unwrap();
     }
+    let (code, _, err) = collcast(&["report", &serve, &transfer, "-o", &other]);
+    assert_eq!(code, 0, "{err}");
+    assert!(pictures(&std::fs::read_to_string(&other).unwrap()).len() >= 2);
     let (code, _, err) = collcast(&["report", &json, &tune, "-o", &other]);
     assert_eq!(code, 0, "{err}");
     let all = std::fs::read_to_string(&other).unwrap();
