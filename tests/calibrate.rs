@@ -224,7 +224,7 @@ fn a_written_profile_is_better_than_its_prior() {
     // Over a user's own profile it stands for itself: what that set is in it. It is not written over what it rests on.
     let both = folder.path().join("both.toml").display().to_string();
     let over =
-        ["calibrate", data, "-t", "h200x4", "--hold-back", "none", "--profile", &profile, "--fit", "launch", "-o"];
+        ["calibrate", data, "-t", "h200x4", "--hold-back", "none", "--profile", &profile, "--fit", "kernel", "-o"];
     let (code, _, err) = collcast(&[&over[..], &[&both, "--force"]].concat());
     assert_eq!(code, 0, "{err}");
     let stacked = Layer::parse(&std::fs::read_to_string(&both).unwrap(), "both.toml").unwrap();

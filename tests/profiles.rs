@@ -53,6 +53,10 @@ fn the_nearest_profile_is_taken() {
     assert!(plain < 50.0 && said.contains("profile h200-nvswitch") && !said.contains("is taken"), "{plain} {said}");
     profile(&other, "others", "\"another\"", 300.0);
     assert_eq!(forecast(&folders, &[file]).0, plain);
+    // A file that is called otherwise is found by the name that it gives itself, as lists do.
+    std::fs::rename(other.join("others.toml"), other.join("renamed.toml")).unwrap();
+    let by_name = forecast(&folders, &[file, "--profile", "others"]).0;
+    assert!(by_name >= 300.0 && by_name == forecast(&folders, &[file, "--profile", "renamed"]).0);
     profile(&own, "mine", "\"mybox\"", 100.0);
     let (mine, said) = forecast(&folders, &[file]);
     assert!(

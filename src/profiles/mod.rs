@@ -77,6 +77,17 @@ impl Folders {
         Ok(found)
     }
 
+    /// The profile of the user's own that says that this is its name.
+    fn named(&self, name: &str) -> Result<Option<PathBuf>, Error> {
+        for path in self.profiles()? {
+            let layer = Layer::stacked(&read_text("read the profile", &path)?, &path.display().to_string());
+            if layer.is_ok_and(|layer| layer.name == name) {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
+    }
+
     /// Where a profile is, by name or as the path of a file.
     fn place(&self, name: &str) -> Result<Place, Error> {
         let beside = |folder: &PathBuf| {
@@ -88,6 +99,8 @@ impl Folders {
             () if is_path && Path::new(name).is_file() => Ok(Place::File(name.into())),
             () if let Some(path) = self.each().find_map(beside) => Ok(Place::File(path)),
             () if is_path => Ok(Place::File(name.into())),
+            // What a list calls it, where its file is called otherwise. A built-in profile keeps its name.
+            () if Profile::builtin_text(name).is_none() && let Some(path) = self.named(name)? => Ok(Place::File(path)),
             () => Profile::builtin(name).map(|_| Place::BuiltIn).map_err(Error::from),
         }
     }
