@@ -100,7 +100,11 @@ impl Folders {
             () if let Some(path) = self.each().find_map(beside) => Ok(Place::File(path)),
             () if is_path => Ok(Place::File(name.into())),
             // What a list calls it, where its file is called otherwise. A built-in profile keeps its name.
-            () if Profile::builtin_text(name).is_none() && let Some(path) = self.named(name)? => Ok(Place::File(path)),
+            () if Profile::builtin_text(name).is_none()
+                && let Some(path) = self.named(name)? =>
+            {
+                Ok(Place::File(path))
+            }
             () => Profile::builtin(name).map(|_| Place::BuiltIn).map_err(Error::from),
         }
     }

@@ -28,6 +28,9 @@ fn share(value: f64, for_people: bool) -> Cell {
     if for_people { Cell::float(value * 100.0, 1) } else { Cell::float(value, 5) }
 }
 
+/// High over low end of an interval beyond which rows tell a parameter's size hardly: `IDENTIFIED` of the fit, at both ends.
+const WIDE: f64 = 3.2;
+
 fn parameter_table(constants: &[Estimated], for_people: bool) -> Table {
     let columns = [
         Column::text("parameter", "parameter"),
@@ -48,7 +51,12 @@ fn parameter_table(constants: &[Estimated], for_people: bool) -> Table {
             Cell::float(c.low, 4),
             Cell::float(c.high, 4),
             Cell::float(c.prior, 4),
-            if c.identified { "yes" } else { "no: at its prior" }.into(),
+            match c.identified {
+                true if c.high > WIDE * c.low => "loosely: needed beside others",
+                true => "yes",
+                false => "no: at its prior",
+            }
+            .into(),
             share(c.error_at_prior, for_people),
         ]);
     }
@@ -156,7 +164,10 @@ fn verdict(outcome: &Outcome, written: Option<&Path>) -> Verdict {
         format!(", {:.1}% on rows held back (bias {:+.1}%)", h.mean_abs * 100.0, h.bias * 100.0)
     });
     let unknown = outcome.constants.len() - known;
-    let at_prior = if unknown > 0 { format!(", {unknown} are not told by these rows") } else { String::new() };
+    let loose = outcome.constants.iter().filter(|c| c.identified && c.high > WIDE * c.low).count();
+    let loose = if loose > 0 { format!(", {loose} of them loosely") } else { String::new() };
+    let at_prior =
+        if unknown > 0 { format!("{loose}; {unknown} parameters are not told by these rows") } else { loose };
     let over = held.is_some_and(|h| h.mean_abs > WORSE * outcome.errors.mean_abs);
     let sure = outcome.rows >= MANY && held.is_some() && !over;
     if let Some(why) = &outcome.standing.refused {

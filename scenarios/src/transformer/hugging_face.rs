@@ -159,6 +159,13 @@ impl Config<'_> {
             () if has("num_local_experts") && has("intermediate_size_mlp") => "llama4_text",
             () if has("num_local_experts") || has("num_experts") => "mixtral",
             () => match self.keys.iter().find(experts) {
+                // LayerNorm and GELU come with an MLP without a gate (Starcoder 2, Phi).
+                None if !has("rms_norm_eps")
+                    && self.keys.keys().any(|key| key.starts_with("layer_norm_eps") || key == "norm_epsilon")
+                    && self.text("hidden_act").is_some_and(|curve| curve.contains("gelu")) =>
+                {
+                    "gpt_neox"
+                }
                 None => "llama",
                 Some((key, _)) => {
                     let shown: String = key.chars().take(40).collect();
