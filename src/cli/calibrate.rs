@@ -174,6 +174,7 @@ fn site(args: &Args, machine: &str, nodes: u32) -> Result<SiteSpec, Error> {
 /// Writes a profile that was fitted, and says how good it is.
 fn told(args: &Args, fitted: &kernels::Fitted) -> Result<Code, Error> {
     if let Some(path) = &args.output {
+        keeps(path, &fitted.inputs)?;
         write(Some(path), fitted.toml.as_bytes())?;
     }
     args.page.write(|| fitted.report(true, args.output.as_deref()))?;

@@ -509,8 +509,12 @@ impl Training<'_> {
             optimizer = optimizer.max(timer.pieces(&pieces, None)?.seconds);
             update = update.max(single::update(tensors, self.parallel, self.software, self.gpu));
         }
-        // What has waited in its passes is no shorter than its host.
-        let seconds = (spent.seconds + optimizer).max(spent.host + update);
+        // While the GPU updates its parameters, the host issues the next passes, which then wait the less for it: not where it
+        // waits in a layer for how many tokens each expert has, and of a pipeline the first stage alone could. What has
+        // waited in its passes is no shorter than its host.
+        let runs_ahead = self.parallel.pipeline < 2 && self.model.experts.is_none();
+        let ahead = if runs_ahead { spent.issued.min(optimizer).max(0.0) } else { 0.0 };
+        let seconds = (spent.seconds + optimizer - ahead).max(spent.host + update);
         let issued = spent.issued + seconds - spent.seconds - optimizer;
         let exposed: f64 = spent.exposed.iter().sum();
         let mut rest = (seconds - optimizer - spent.kernels - spent.slowed - issued - exposed).max(0.0);
