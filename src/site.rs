@@ -131,9 +131,9 @@ impl SiteSpec {
     /// As of [`SiteSpec::load`].
     pub fn load_onto(&self, topology: Topology) -> Result<Site, Error> {
         let Taken { profile, mut sources, why } = self.profile_for(&topology)?;
-        let machine = self.topology.as_deref().map(Path::new).filter(|path| path.is_file());
-        let files = [("topology", machine), ("graph", self.graph.as_deref())];
-        for (role, path) in files.into_iter().filter_map(|(role, path)| Some((role, path?))) {
+        let files = [("topology", self.topology.as_deref().map(Path::new)), ("graph", self.graph.as_deref())];
+        // A name is no file, and a pipe is read once.
+        for (role, path) in files.into_iter().filter_map(|(role, path)| Some((role, path.filter(|p| p.is_file())?))) {
             sources.push(input_of(role, path)?);
         }
         let mut told = told(&topology, self.nccl.as_deref(), &self.env)?;

@@ -652,3 +652,37 @@ fn a_scenario_is_taken_apart_and_varied() {
         );
     }
 }
+
+/// Goal: what a version of NCCL has not is not forecast for it: algorithms that came later, LL128 on GPUs that its list lacks;
+/// where a list leaves nothing before 2.24, ring and tree are open again (`src/graph/tuning.cc` of 2.20.5 and 2.22.3).
+#[test]
+fn versions_do_what_they_can() {
+    let (code, _, err) = collcast(&["simulate", "dgx-h100", "-s", "64M", "--algorithm", "nvls", "--nccl", "2.16.2"]);
+    assert!(code == 2 && err.contains("NCCL 2.16.2 has no nvls; it came with 2.17"), "{err}");
+    let pair = |args: &[&str]| -> String {
+        let (code, out, err) = collcast(&[&["simulate"], args, &["--format", "json"]].concat());
+        assert_eq!(code, 0, "{err}");
+        let row = &serde_json::from_str::<serde_json::Value>(&out).unwrap()["rows"][0];
+        format!("{}/{}", row["algorithm"].as_str().unwrap(), row["protocol"].as_str().unwrap())
+    };
+    let l40s = ["pcie-box", "--nodes", "4", "--gpus", "1", "-s", "4M", "--nccl"];
+    assert_eq!(pair(&[&l40s[..], &["2.20.5"]].concat()), "ring/ll");
+    assert_eq!(pair(&[&l40s[..], &["2.28.9"]].concat()), "ring/ll128");
+    let only = ["dgx-h100", "--nodes", "4", "-s", "4K", "--env", "NCCL_ALGO=CollnetChain", "--nccl", "2.20.5"];
+    assert_eq!(pair(&only), "tree/ll");
+}
+
+/// Goal: no interval of an exchange by a table begins below what its links carry: as much as of the same call without one.
+#[test]
+fn a_table_of_counts_has_the_bounds_of_its_call() {
+    let row = (0..16).map(|_| "4194304").collect::<Vec<_>>().join(",") + "\n";
+    let (_dir, path) = file("counts.csv", row.repeat(16).as_bytes());
+    let low = |more: &[&str]| -> f64 {
+        let args = ["simulate", "dgx-h100", "--nodes", "2", "-c", "all_to_all", "--format", "json"];
+        let (code, out, err) = collcast(&[&args[..], more].concat());
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str::<serde_json::Value>(&out).unwrap()["rows"][0]["time_us_low"].as_f64().unwrap()
+    };
+    let (told, plain) = (low(&["--counts", &path]), low(&["-s", "256M"]));
+    assert!((told / plain - 1.0).abs() < 1e-6, "{told} {plain}");
+}

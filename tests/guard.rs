@@ -108,6 +108,14 @@ fn the_program_says_one_line() {
     let verdicts = err.lines().filter(|l| l.contains("all_reduce over 2 ranks")).count();
     assert_eq!(verdicts, 1, "{err}");
     assert_eq!(std::fs::read_to_string(&rows).unwrap().lines().filter(|l| l.starts_with("host,")).count(), 8);
+    // What is good is not written over, nor joined by the run that it judges.
+    let before = std::fs::read(&good).unwrap();
+    let beside = folder.path().join("more.csv").to_str().unwrap().to_owned();
+    for (expected, output) in [(&*good, &good), (folder.path().to_str().unwrap(), &beside)] {
+        let (code, _, err) = collcast(&[&run[..], &["--expect-from", expected, "-o", output]].concat());
+        assert!(code == 2 && err.contains("would be"), "{err}");
+    }
+    assert_eq!(std::fs::read(&good).unwrap(), before);
     // Of several runs each series is told apart, and runs are named that have no file.
     let pairs = ["bench", "--ranks", "3", "--pairs", "-s", "1K:16K:4", "--budget", "0.02"];
     let (code, _, err) = collcast(&[&pairs[..], &["-o", &good]].concat());

@@ -465,6 +465,16 @@ fn rings_of_many_context_ranks_follow_their_nics() {
     assert!(context < 0.02 * steps[3], "{context} {steps:?}");
 }
 
+/// Goal: kernels may be those of another GPU; the memory is that of the machine's own.
+#[test]
+fn memory_is_that_of_the_machine() {
+    for (machine, gpu, gib) in [("aws-g4dn", "a100", 15.84), ("dgx-h100", "h200", 79.2), ("dgx-h200", "h100", 139.8)] {
+        let args = ["plan", "llama3-1b", "--on", machine, "--gpus", "1", "--gpu", gpu, "--layout", "mbs=1"];
+        let (code, out, err) = collcast(&args);
+        assert!(code == 0 && out.contains(&format!("GiB of {gib:.1}")), "{machine} {gpu}: {out} {err}");
+    }
+}
+
 /// Goal: counts of a range are held against each other with the batch of the largest, and the cost of an option has its
 /// spare hosts.
 #[test]

@@ -23,6 +23,40 @@ pub struct Bound {
     pub what: String,
 }
 
+/// What ranks of an exchange with a table of counts send and receive.
+struct Exchanged<'a> {
+    call: &'a Call,
+    /// Bytes that each rank gets, and that it sends.
+    of_rank: Vec<(u64, u64)>,
+}
+
+impl<'a> Exchanged<'a> {
+    /// `None` of other calls.
+    fn of(call: &'a Call) -> Option<Self> {
+        let counts = call.counts.as_ref()?;
+        let n = call.ranks as usize;
+        let mut of_rank = vec![(0_u64, 0_u64); n];
+        for (place, &count) in counts.iter().enumerate() {
+            let bytes = count.saturating_mul(call.dtype.size());
+            let (from, to) = (place / n, place % n);
+            of_rank[to].0 = of_rank[to].0.saturating_add(bytes);
+            of_rank[from].1 = of_rank[from].1.saturating_add(bytes);
+        }
+        Some(Self { call, of_rank })
+    }
+
+    /// Bytes that must enter and leave a set of ranks.
+    fn crossing(&self, ranks: &[Rank]) -> (u64, u64) {
+        let within = ranks.iter().flat_map(|&from| ranks.iter().map(move |&to| (from, to)));
+        let within = within.map(|(from, to)| self.call.pair_count(from, to).saturating_mul(self.call.dtype.size()));
+        let within = within.fold(0, u64::saturating_add);
+        let all = ranks.iter().map(|rank| self.of_rank[rank.index()]);
+        let (enter, leave) =
+            all.fold((0_u64, 0_u64), |(e, l), (enter, leave)| (e.saturating_add(enter), l.saturating_add(leave)));
+        (enter.saturating_sub(within), leave.saturating_sub(within))
+    }
+}
+
 /// Bytes that must enter and leave a set of `inside` of the call's ranks, also where switches
 /// reduce and multicast: what a set gives counts once, whoever needs it. `root_inside`: whether
 /// the root is one of them.
@@ -66,7 +100,6 @@ fn crossing(call: &Call, inside: u64, root_inside: bool) -> (u64, u64) {
                 (inside * part, 0)
             }
         }
-        Collective::AllToAll if call.counts.is_some() => (0, 0),
         Collective::AllToAll => (inside * outside * part, inside * outside * part),
     }
 }
@@ -105,35 +138,38 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
     if let Some(rate) = memory.filter(|_| call.ranks == 1 && !call.in_place) {
         consider(time_over(2 * call.count * call.dtype.size(), rate.get()), &|| "the memory of rank 0".to_owned());
     }
+    let exchanged = Exchanged::of(call);
+    let crosses = |ranks: &[Rank]| match &exchanged {
+        Some(exchanged) => exchanged.crossing(ranks),
+        None => crossing(call, ranks.len() as u64, ranks.contains(&call.root)),
+    };
     let mut all = Ports::default();
     for r in 0..call.ranks {
         let ports = rates[topology.gpu_of(Rank(r)).index()];
         all = all.and(ports);
-        consider(ports.time(crossing(call, 1, call.root == Rank(r))), &|| format!("the links of rank {r}"));
+        consider(ports.time(crosses(&[Rank(r)])), &|| format!("the links of rank {r}"));
     }
     if call.collective == Collective::AllReduce && !in_switches {
         // Every rank but one gives its data away once, and gets the result once.
         let total = 2 * u64::from(call.ranks - 1) * call.count * call.dtype.size();
         consider(all.time((total, total)), &|| "the links of all ranks together".to_owned());
     }
-    let mut hosts: Vec<(u64, bool, Ports)> = vec![(0, false, Ports::default()); topology.hosts().len()];
+    let mut hosts: Vec<(Vec<Rank>, Ports)> = vec![(Vec::new(), Ports::default()); topology.hosts().len()];
     for r in 0..call.ranks {
-        let host = &mut hosts[topology.host_of(Rank(r)).index()];
-        host.0 += 1;
-        host.1 |= call.root == Rank(r);
+        hosts[topology.host_of(Rank(r)).index()].0.push(Rank(r));
     }
     for (index, host) in topology.hosts().iter().enumerate() {
         let ends = host.nics.iter().chain(&host.gpus);
-        hosts[index].2 = ends.map(|n| network[n.index()]).fold(Ports::default(), Ports::and);
-        let (inside, root, ports) = hosts[index];
-        consider(ports.time(crossing(call, inside, root)), &|| format!("the NICs of host {}", host.name));
+        hosts[index].1 = ends.map(|n| network[n.index()]).fold(Ports::default(), Ports::and);
+        let (inside, ports) = &hosts[index];
+        consider(ports.time(crosses(inside)), &|| format!("the NICs of host {}", host.name));
     }
-    let used: Vec<_> = hosts.iter().filter(|h| h.0 > 0).collect();
+    let used: Vec<_> = hosts.iter().filter(|h| !h.0.is_empty()).collect();
     if used.len() > 2 {
         let half = &used[..used.len() / 2];
-        let (inside, root) = (half.iter().map(|h| h.0).sum(), half.iter().any(|h| h.1));
-        let ports = half.iter().map(|h| h.2).fold(Ports::default(), Ports::and);
-        consider(ports.time(crossing(call, inside, root)), &|| "the NICs of half of the hosts".to_owned());
+        let inside: Vec<Rank> = half.iter().flat_map(|h| &h.0).copied().collect();
+        let ports = half.iter().map(|h| h.1).fold(Ports::default(), Ports::and);
+        consider(ports.time(crosses(&inside)), &|| "the NICs of half of the hosts".to_owned());
     }
     best
 }

@@ -204,7 +204,7 @@ impl Args {
             let hint = "use --format csv, which names the GPUs of each run";
             return Err(Error::usage("nccl-tests' table holds one run, and sets of GPUs are several", hint));
         }
-        self.guard.check(given)?;
+        self.guard.check(given, self.output.output.as_deref())?;
         self.call.check(given)
     }
 

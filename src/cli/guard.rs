@@ -1,15 +1,16 @@
 //! `collcast bench --expect`: whether this host is fit for a job.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use collcast::bench::Outcome;
 use collcast::guard::{Expected, guard};
 use collcast::views::guard::prometheus;
 use collcast::views::validate::Shown;
 use collcast::{Error, SiteSpec};
+use collcast_reports::model::Input;
 
 use super::call::Code;
-use super::output::{Format, OutputArgs, PageArgs, write};
+use super::output::{Format, OutputArgs, PageArgs, keeps, write};
 use super::selectors::{GateArgs, Named};
 
 /// Sizes of a quick run: latency below 1 MiB, and five that bandwidth bounds, since bands are judged and never single
@@ -52,7 +53,7 @@ impl GuardArgs {
     }
 
     /// Refuses what nothing would heed.
-    pub(crate) fn check(&self, given: &Named) -> Result<(), Error> {
+    pub(crate) fn check(&self, given: &Named, output: Option<&Path>) -> Result<(), Error> {
         if !self.judges() {
             let why = "nothing says what is expected";
             given.without(
@@ -60,6 +61,21 @@ impl GuardArgs {
                 why,
                 "add --expect MACHINE or --expect-from FILE",
             )?;
+        }
+        if let Some(output) = output {
+            for good in &self.expect_from {
+                let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                let inside = good.is_dir()
+                    && folder.canonicalize().ok().zip(good.canonicalize().ok()).is_some_and(|(o, g)| o.starts_with(g));
+                if inside {
+                    return Err(Error::usage(
+                        format!("`{}` would be one of the good runs of `{}`", output.display(), good.display()),
+                        "give --output another folder; copy it there once it is known to be good",
+                    ));
+                }
+                let (name, hash) = ("expected".to_owned(), String::new());
+                keeps(output, &[Input { name, path: Some(good.display().to_string()), hash }])?;
+            }
         }
         if let Some(missing) = self.expect_from.iter().find(|path| !path.exists()) {
             let message = format!("--expect-from {}: there is no such file or folder", missing.display());

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use collcast_sim::compute::Compute;
 use collcast_sim::compute::fit::Sample;
+use collcast_sim::compute::{Compute, Constant};
 use collcast_sim::hash::fnv1a;
 use collcast_sim::ids::Rank;
 use collcast_sim::topology::Topology;
@@ -31,12 +31,19 @@ pub fn gpu(name: &str) -> Result<Compute, Error> {
 /// # Errors
 /// As of [`gpu`]; a machine of GPUs that no profile is of.
 pub fn gpu_of(topology: &Topology, named: Option<&str>) -> Result<Compute, Error> {
-    if let Some(name) = named {
-        return gpu(name);
-    }
     let kind = topology.gpu(topology.gpu_of(Rank(0))).map(|g| g.model.clone()).unwrap_or_default();
     let mut known = Compute::builtin_names().filter_map(|name| Compute::builtin(name).ok());
-    known.find(|gpu| gpu.is_of(&kind)).ok_or_else(|| {
+    let own = known.find(|gpu| gpu.is_of(&kind));
+    if let Some(name) = named {
+        let mut gpu = gpu(name)?;
+        // Kernels as another GPU's; the memory is that of the machine's, unless a file says how much it is.
+        let capacity = own.as_ref().map(Compute::capacity).or_else(|| memory_of(&kind));
+        if let Some(capacity) = capacity.filter(|_| Compute::builtin_names().any(|known| known == name)) {
+            gpu.set(Constant::Capacity, capacity as f64 * 1e-9);
+        }
+        return Ok(gpu);
+    }
+    own.ok_or_else(|| {
         let names: Vec<&str> = Compute::builtin_names().collect();
         let names = names.join(", ");
         Error::usage(
@@ -44,6 +51,13 @@ pub fn gpu_of(topology: &Topology, named: Option<&str>) -> Result<Compute, Error
             format!("take one with --gpu: {names}; `collcast calibrate FILES --compute GPU` makes one"),
         )
     })
+}
+
+/// Bytes that a program can have of the memory that a GPU is named for, such as `T4-16GB`: what CUDA leaves of an H100's
+/// 80 GiB, 99%.
+fn memory_of(kind: &str) -> Option<u64> {
+    let gib: u64 = kind.rsplit('-').next()?.strip_suffix("GB")?.parse().ok()?;
+    Some((gib << 30) / 100 * 99)
 }
 
 /// A table that was read.

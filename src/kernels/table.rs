@@ -93,6 +93,14 @@ impl<'a> Cells<'a> {
         text.parse().map_err(|_| format!("`{column}` is `{text}`, expected a whole number"))
     }
 
+    /// A number of things that a kernel has at least one of.
+    pub(super) fn some(&self, column: &str) -> Result<u64, Wrong> {
+        match self.count(column)? {
+            0 => Err(format!("`{column}` is 0, expected a whole number from 1")),
+            count => Ok(count),
+        }
+    }
+
     pub(super) fn positive(&self, column: &str) -> Result<f64, Wrong> {
         let text = self.text(column);
         let number = text.parse::<f64>().ok().filter(|v| v.is_finite() && *v > 0.0);
@@ -172,7 +180,7 @@ fn issue_of(precision: Precision) -> Issue {
 }
 
 fn layer(row: &Cells<'_>, precision: Precision) -> Result<Product, Wrong> {
-    Ok(Product::forward(precision, row.count("m")?, row.count("n")?, row.count("k")?))
+    Ok(Product::forward(precision, row.some("m")?, row.some("n")?, row.some("k")?))
 }
 
 fn product(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
@@ -183,7 +191,7 @@ fn product(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     ];
     let precision = row.precision("dtype")?;
     let mut product = layer(row, precision)?.of_pass(row.named("kind", &passes)?);
-    let (batch, tokens) = (row.count("batch")?, row.count("m")?);
+    let (batch, tokens) = (row.some("batch")?, row.some("m")?);
     if batch > 1 {
         product.tokens = Tokens::Even { total: tokens.saturating_mul(batch), groups: batch };
     }
@@ -193,8 +201,8 @@ fn product(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
 
 fn grouped(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     let precision = row.precision("dtype")?;
-    let tokens = Tokens::Even { total: row.count("tokens")?, groups: row.count("experts")? };
-    let product = Product { tokens, ..Product::forward(precision, 0, row.count("n")?, row.count("k")?) };
+    let tokens = Tokens::Even { total: row.count("tokens")?, groups: row.some("experts")? };
+    let product = Product { tokens, ..Product::forward(precision, 0, row.some("n")?, row.some("k")?) };
     let group = format!("experts {}", precision.name());
     Ok(settled(group, Kernel::Product(product), issue_of(precision), us))
 }
@@ -218,15 +226,15 @@ fn attention(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     ];
     let passes = [("forward", Pass::Forward), ("backward", Pass::Backward)];
     let (backend, pass) = (row.named("backend", &backends)?, row.named("pass", &passes)?);
-    let head_dim = row.count("head_dim")?;
+    let head_dim = row.some("head_dim")?;
     let attention = Attention {
         backend,
         pass,
-        batch: row.count("batch")?,
-        heads: row.count("heads")?,
-        kv_heads: row.count("kv_heads")?,
-        queries: row.count("seq_q")?,
-        keys: row.count("seq_kv")?,
+        batch: row.some("batch")?,
+        heads: row.some("heads")?,
+        kv_heads: row.some("kv_heads")?,
+        queries: row.some("seq_q")?,
+        keys: row.some("seq_kv")?,
         head_dim,
         value_dim: head_dim,
         causal: row.named("causal", &[("1", true), ("0", false)])?,

@@ -8,7 +8,7 @@ use super::cost::{Cell, Cost, CostTable, Model, place};
 use super::rules::Fallback;
 use super::selection::{ALGORITHMS, Selection};
 use super::settings::NcclSettings;
-use super::tables::{RING, SIMPLE};
+use super::tables::{RING, SIMPLE, TREE};
 use super::tuner::{Advice, Tuner, TunerKind};
 use crate::call::Call;
 use crate::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
@@ -158,7 +158,18 @@ impl Model<'_> {
             return table;
         }
         let mut settings = self.settings;
+        // Without switches in the network, a list that leaves no other algorithm leaves ring and tree, by its protocols.
+        let leaves = |a: Algorithm| settings.algorithms.allows(call.collective, a) == Some(true);
+        let several = self.graphs.hosts > 1;
+        let none = ![Algorithm::Ring, Algorithm::Tree].into_iter().any(leaves)
+            && !(leaves(Algorithm::Nvls) && !several && self.rules.version.since(18))
+            && !(leaves(Algorithm::NvlsTree) && self.rules.version.since(18));
         settings.algorithms = Selection::default();
+        if none && !self.graphs.collnet {
+            let free = Model::new(self.graphs, self.rules.version, settings).table(call);
+            (table[RING], table[TREE]) = (free[RING], free[TREE]);
+            return table;
+        }
         if fallback == Fallback::RingWithAnyProtocol {
             settings.protocols = Selection::default();
         }

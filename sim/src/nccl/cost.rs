@@ -217,6 +217,9 @@ impl<'a> Model<'a> {
         if least_cc < 70 {
             return Some("LL128 needs compute capability 7.0");
         }
+        if self.rules.ll128_kinds.is_some_and(|kinds| !kinds.contains(&least_cc)) {
+            return Some("LL128 is off for GPUs of this compute capability in this version");
+        }
         // NCCL's exception for two ranks under CUDA 11.8 is left out: no CUDA version is known here.
         None
     }

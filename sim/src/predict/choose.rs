@@ -10,7 +10,8 @@ use crate::collective::{Algorithm, Protocol};
 use crate::ids::Rank;
 use crate::nccl::cost::place;
 use crate::nccl::plan::{P2P_CHUNK, P2P_CHUNK_NVLINK};
-use crate::nccl::{Cell, Decision, Graphs, Layer, Limits, Model, NothingLeft, PathClass, Plan, Selection};
+use crate::nccl::rules::Rules;
+use crate::nccl::{Cell, Decision, Graphs, Layer, Limits, Model, NothingLeft, PathClass, Plan, Selection, Version};
 use crate::network::{check_multicast, check_sharp};
 use crate::schedule::{check_fits, check_supported, valid_algorithms, valid_protocols};
 
@@ -100,6 +101,13 @@ impl Predictor<'_> {
         algorithm: Algorithm,
         settings: &Settings,
     ) -> Result<(), PredictError> {
+        let version = self.version(settings);
+        let has = |version: Version, a: usize| Rules::of(version).algorithms[a];
+        if let Some((a, _)) = place(algorithm, Protocol::Simple).filter(|&(a, _)| !has(version, a)) {
+            let releases = (Version::OLDEST.minor..=Version::NEWEST.minor).map(|minor| Version::new(2, minor, 0));
+            let since = releases.into_iter().find(|&release| release > version && has(release, a));
+            return Err(PredictError::NotYet { version, algorithm, since });
+        }
         let order = self.order(call.ranks, settings);
         check_fits(call, algorithm, &order)?;
         if matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree) {

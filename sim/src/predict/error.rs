@@ -29,6 +29,16 @@ pub enum PredictError {
     /// Nothing that is modelled.
     #[error("nothing that is modelled can do {0} with these algorithms and protocols")]
     NothingToChoose(crate::collective::Collective),
+    /// An algorithm that a version has not.
+    #[error("NCCL {version} has no {algorithm}{}", .since.map(|v| format!("; it came with {}.{}", v.major, v.minor)).unwrap_or_default())]
+    NotYet {
+        /// The version.
+        version: Version,
+        /// The algorithm.
+        algorithm: crate::collective::Algorithm,
+        /// The first release that has it.
+        since: Option<Version>,
+    },
     /// NCCL would fail the call.
     #[error("NCCL {version} would fail {collective}: {reasons}")]
     NothingLeft {

@@ -43,6 +43,11 @@ impl Rules {
                 _ => TunerInterface::None,
             },
             reads_ll128_c2c: version.since(27),
+            ll128_kinds: match version {
+                _ if version.since(27) => None,
+                _ if version.since(25) => Some(&[70, 80, 90, 100, 120]),
+                _ => Some(&[70, 80, 90]),
+            },
             ll128_on_mixed_gpus: version.since(29),
             cut: Cut { tree_in_turn: false, tree_fills_depth: false, least_threads: 96, fetches_work: false },
             dealing: Dealing {

@@ -25,6 +25,8 @@ pub struct Rules {
     /// `NCCL_LL128_C2C` is read (`src/graph/tuning.cc`): LL128 over a CPU's chip-to-chip link to the NIC can be
     /// switched off.
     pub reads_ll128_c2c: bool,
+    /// Compute capabilities with LL128; `None` for all from 7.0 on (`src/graph/tuning.cc`).
+    pub ll128_kinds: Option<&'static [u32]>,
     /// LL128 also runs on GPUs of different kinds, all from Hopper on (`src/graph/tuning.cc`): 2.30 does, 2.27 does
     /// not, and we take 2.28 for the first.
     pub ll128_on_mixed_gpus: bool,
