@@ -161,9 +161,9 @@ impl Model<'_> {
         // Without switches in the network, a list that leaves no other algorithm leaves ring and tree, by its protocols.
         let leaves = |a: Algorithm| settings.algorithms.allows(call.collective, a) == Some(true);
         let several = self.graphs.hosts > 1;
-        let none = ![Algorithm::Ring, Algorithm::Tree].into_iter().any(leaves)
-            && !(leaves(Algorithm::Nvls) && !several && self.rules.version.since(18))
-            && !(leaves(Algorithm::NvlsTree) && self.rules.version.since(18));
+        let switches = leaves(Algorithm::Nvls) && !several || leaves(Algorithm::NvlsTree);
+        let rings = leaves(Algorithm::Ring) || leaves(Algorithm::Tree);
+        let none = !(rings || switches && self.rules.version.since(18));
         settings.algorithms = Selection::default();
         if none && !self.graphs.collnet {
             let free = Model::new(self.graphs, self.rules.version, settings).table(call);
