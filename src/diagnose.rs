@@ -378,7 +378,7 @@ fn by_cause(found: &[(&Run<'_>, Case, Diagnosis)], left_out: usize) -> Vec<Anoma
             State::Unsure => d.is_error(),
             State::Pass => false,
         };
-        let error = runs.iter().any(|run| is_error(&run));
+        let error = runs.iter().any(is_error);
         let call = |run: &Run<'_>| (run.case.points()[0].question.call.collective, run.ranks);
         let of = runs.iter().map(|r| call(r.0)).collect();
         Anomaly {

@@ -72,9 +72,7 @@ take every process for a host of its own, also where they share a GPU: --nodes 4
 names them: `validate` says from it which GPU or link is slow.
 Under torchrun, mpirun or srun start this command in every process; rank 0 prints.")]
 #[command(mut_arg("format", with_nccl_tests))]
-#[command(mut_arg("cold", refused))]
-#[command(mut_arg("split", refused))]
-#[command(mut_arg("explain_choice", refused))]
+#[command(mut_args(refused(&["cold", "split", "explain_choice"])))]
 #[command(mut_arg("size", default_sizes("8:1GiB:2, on CPU threads 8:1MiB:2")))]
 pub(crate) struct Args {
     #[command(flatten)]

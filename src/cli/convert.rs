@@ -16,8 +16,7 @@ use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries, ref
 of chunks. Read it back with `collcast simulate --schedule FILE`, and a GOAL schedule with `collcast trace FILE --on MACHINE`. \
 A plan of MSCCL++ is for MSCCL++'s executor, and of one host."
 )]
-#[command(mut_arg("split", refused))]
-#[command(mut_arg("explain_choice", refused))]
+#[command(mut_args(refused(&["split", "explain_choice"])))]
 #[command(mut_arg("size", default_sizes("64M")))]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -169,9 +169,12 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "a time from 1ms to 24h, such as 500ms, 90s or 5min".to_owned())
 }
 
-/// Leaves an option that a command refuses, and says why, out of its help.
-pub(crate) fn refused(arg: clap::Arg) -> clap::Arg {
-    arg.hide(true)
+/// Leaves options that a command refuses, and says why, out of its help.
+pub(crate) fn refused(ids: &'static [&'static str]) -> impl Fn(clap::Arg) -> clap::Arg {
+    move |arg| {
+        let hidden = ids.contains(&arg.get_id().as_str());
+        if hidden { arg.hide(true) } else { arg }
+    }
 }
 
 /// Adds to the help of `--size` what a command takes where none is given.

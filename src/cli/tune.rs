@@ -47,11 +47,7 @@ Ctrl-C, an error, or the end of --budget keeps what was measured; an error's exi
   nccl.env    NCCL_ALGO and NCCL_PROTO that slow no size, threads and FIFOs that help all calls, where there are such
   tune.json, tune.md   the same tables as on the terminal"
 )]
-#[command(mut_arg("algorithm", refused))]
-#[command(mut_arg("protocol", refused))]
-#[command(mut_arg("counts", refused))]
-#[command(mut_arg("schedule", refused))]
-#[command(mut_arg("explain_choice", refused))]
+#[command(mut_args(refused(&["algorithm", "protocol", "counts", "schedule", "explain_choice"])))]
 #[command(mut_arg("size", default_sizes("8:8GiB:2, or those measured")))]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub(crate) struct Args {
