@@ -185,6 +185,8 @@ fn a_failed_run_leaves_what_it_measured() {
 fn an_interrupt_keeps_what_is_finished() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("part.csv");
+    // The rows of a whole run are there already.
+    std::fs::write(&path, "whole\n").unwrap();
     let mut run = Command::new(env!("CARGO_BIN_EXE_collcast"))
         .args(["bench", "h200x4", "-s", "8:1M:2", "--batches", "10000", "--budget", "2", "--format", "csv", "-o"])
         .arg(&path)
@@ -204,7 +206,8 @@ fn an_interrupt_keeps_what_is_finished() {
     }
     assert!(Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap().success());
     assert_eq!(run.wait().unwrap().code(), Some(130));
-    let csv = std::fs::read_to_string(path).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "whole\n");
+    let csv = std::fs::read_to_string(path.with_extension("interrupted.csv")).unwrap();
     let rows = csv.lines().filter(|l| l.starts_with("host,")).count();
     assert!(csv.contains("size_bytes") && rows < 18, "{csv}");
 }

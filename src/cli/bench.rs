@@ -331,7 +331,9 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     let nothing = outcome.rows.is_empty() && outcome.failure.is_some();
     let judged = args.guard.judges() && outcome.failure.is_none() && !outcome.interrupted;
     if leads && !nothing {
-        print(args, &outcome, beside.as_deref(), judged)?;
+        let output = if outcome.interrupted { apart(&args.output) } else { args.output.clone() };
+        let beside = if output.output == args.output.output { beside } else { self::beside(output.output.as_deref())? };
+        print(args, &output, &outcome, beside.as_deref(), judged)?;
     }
     if leads && judged {
         return args.guard.judge(&outcome, spec, &args.output, &args.page);
@@ -411,8 +413,25 @@ fn beside(output: Option<&Path>) -> Result<Option<PathBuf>, Error> {
 
 /// Prints the rows, and writes what they cannot say beside them; where they are judged, what was found stands in their
 /// place, but in a file.
-fn print(args: &Args, outcome: &Outcome, beside: Option<&Path>, judged: bool) -> Result<(), Error> {
-    let text = match args.output.format() {
+/// Where rows of a run go that was interrupted: not over those of a whole one.
+fn apart(output: &OutputArgs) -> OutputArgs {
+    let format = Some(output.format());
+    let path = output.output.as_ref().filter(|path| path.is_file());
+    let Some(path) = path else { return OutputArgs { format, output: output.output.clone() } };
+    let ending = path.extension().unwrap_or_default().to_string_lossy();
+    let other = path.with_extension(format!("interrupted.{ending}"));
+    say!("note: `{}` stays as it was; the rows are in `{}`", path.display(), other.display());
+    OutputArgs { format, output: Some(other) }
+}
+
+fn print(
+    args: &Args,
+    output: &OutputArgs,
+    outcome: &Outcome,
+    beside: Option<&Path>,
+    judged: bool,
+) -> Result<(), Error> {
+    let text = match output.format() {
         Format::NcclTests => Some(outcome.nccl_tests()?),
         _ => None,
     };
@@ -426,10 +445,10 @@ fn print(args: &Args, outcome: &Outcome, beside: Option<&Path>, judged: bool) ->
     if !judged {
         args.page.write(|| outcome.report())?;
     }
-    if judged && args.output.output.is_none() {
+    if judged && output.output.is_none() {
         return Ok(());
     }
-    args.output.print(&outcome.report(), text)
+    output.print(&outcome.report(), text)
 }
 
 /// Starts this command again with what NCCL reads from its environment, once, before it starts.

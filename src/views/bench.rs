@@ -14,6 +14,9 @@ impl Outcome {
         report.assumptions = self.notes();
         report.tables.push(rows_table(self.backend.name(), &self.rows));
         report.verdict = verdict(self);
+        if self.interrupted {
+            report.warnings.push(format!("interrupted: {} of {} points ran", self.rows.len(), self.points));
+        }
         report
     }
 
