@@ -216,6 +216,18 @@ fn commands_judge_and_fit() {
     assert!(code == 0 && out.contains("attention.cudnn.forward"), "{code} {err}");
     let (code, out, err) = collcast(&["validate", file, "--compute", &profile]);
     assert!(code == 0 && out.contains("profile mine: collcast calibrate --compute h100: 140 rows"), "{out}{err}");
+
+    // Products at many times the peak are no fit; who insists gets the file.
+    let impossible = folder.path().join("impossible.csv").display().to_string();
+    let rows = [1024, 2048, 4096, 8192].iter().flat_map(|m| [1024, 2048, 4096, 8192].map(|n| (m, n)));
+    let rows = rows.map(|(m, n)| format!("bf16,forward,{m},{n},4096,1,{}\n", *m as f64 * f64::from(n) * 8192.0 / 4e9));
+    std::fs::write(&impossible, "dtype,kind,m,n,k,batch,us\n".to_owned() + &rows.collect::<String>()).unwrap();
+    let written = folder.path().join("impossible.toml");
+    let fit = ["calibrate", &impossible, "--compute", "h100", "-o", written.to_str().unwrap()];
+    let (code, _, err) = collcast(&fit);
+    assert!(code == 1 && err.contains("at most 25% is a fit") && !written.exists(), "{code} {err}");
+    let (code, _, err) = collcast(&[&fit[..], &["--force"]].concat());
+    assert!(code == 0 && written.exists(), "{code} {err}");
 }
 
 /// Goal: tables of layers and models are judged by what they run, times and bytes apart; rows that ran otherwise than they

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// Read tables of kernels (docs/formats.md): fit this GPU's profile to them, which is a100, h100, h100-500w, h200, b200 or gb200
     #[arg(long, value_name = "GPU", help_heading = "Machine", conflicts_with_all = [
         "topology", "profile", "launch", "min_size", "fit", "keep", "hold_back", "held_out", "folds", "collective",
-        "allow_predicted", "force",
+        "allow_predicted",
     ])]
     compute: Option<String>,
     /// How kernels are started: the launch mode of rows that do not say theirs
@@ -173,14 +173,16 @@ fn site(args: &Args, machine: &str, nodes: u32) -> Result<SiteSpec, Error> {
 
 /// Writes a profile that was fitted, and says how good it is.
 fn told(args: &Args, fitted: &kernels::Fitted) -> Result<Code, Error> {
-    if let Some(path) = &args.output {
+    let usable = fitted.refused().is_none() || args.force;
+    let output = args.output.as_deref().filter(|_| usable);
+    if let Some(path) = output {
         keeps(path, &fitted.inputs)?;
         write(Some(path), fitted.toml.as_bytes())?;
     }
-    args.page.write(|| fitted.report(true, args.output.as_deref()))?;
-    let report = fitted.report(args.format.format() == Format::Table, args.output.as_deref());
+    args.page.write(|| fitted.report(true, output))?;
+    let report = fitted.report(args.format.format() == Format::Table, output);
     args.format.print(&report)?;
-    Ok(Code::SUCCESS)
+    Ok(if usable { Code::SUCCESS } else { Code::FAILURE })
 }
 
 /// The name of the profile: as asked for, else the stem of its file.

@@ -67,6 +67,26 @@ pub struct Fitted {
     pub toml: String,
 }
 
+/// Median error beyond which constants are no fit, as of a fit to calls.
+const WORST: f64 = 0.25;
+
+impl Fitted {
+    /// Why it is not to be used: judged by the rows left out, or by all where none could be.
+    pub fn refused(&self) -> Option<String> {
+        let (judged, rows) = match self.left_out.count {
+            0 => (&self.trained, "the rows fitted to"),
+            _ => (&self.left_out, "the rows left out"),
+        };
+        (judged.median_abs_error > WORST).then(|| {
+            format!(
+                "no profile to use: {rows} are {:.1}% off in the median, and at most {:.0}% is a fit; check their units and GPU",
+                judged.median_abs_error * 100.0,
+                WORST * 100.0
+            )
+        })
+    }
+}
+
 /// Fits a GPU's constants to measured kernels, a fifth of all shapes left out.
 ///
 /// # Errors

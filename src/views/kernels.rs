@@ -152,16 +152,24 @@ impl Fitted {
         let percent = |stats: &Stats| format!("{:.1}%", stats.median_abs_error * 100.0);
         let left_out = if self.of == Of::Network { "the other direction" } else { LEFT_OUT };
         report.verdict = Some(Verdict {
-            status: Status::Ok,
-            sentence: format!(
-                "{} constants, fitted to {} rows; {} rows of {} are {} off in the median, before {}",
-                self.constants.len(),
-                self.trained.count,
-                self.left_out.count,
-                left_out,
-                percent(&self.left_out),
-                percent(&self.left_out_before)
-            ),
+            status: if self.refused().is_some() { Status::Failed } else { Status::Ok },
+            sentence: self.refused().unwrap_or_else(|| match self.left_out.count {
+                0 => format!(
+                    "{} constants, fitted to {} rows, of which none could be left out: they are {} off in the median",
+                    self.constants.len(),
+                    self.trained.count,
+                    percent(&self.trained)
+                ),
+                _ => format!(
+                    "{} constants, fitted to {} rows; {} rows of {} are {} off in the median, before {}",
+                    self.constants.len(),
+                    self.trained.count,
+                    self.left_out.count,
+                    left_out,
+                    percent(&self.left_out),
+                    percent(&self.left_out_before)
+                ),
+            }),
             confidence: confidence(&self.left_out, left_out),
             basis: "measured against predicted".to_owned(),
             next: Some(match written {
@@ -175,6 +183,7 @@ impl Fitted {
                     format!("collcast validate RUNS -t MACHINE --profile prior --profile {}", path.display())
                 }
                 Some(path) => format!("collcast validate OTHER_FILES --compute {}", path.display()),
+                None if self.refused().is_some() => "--force writes it all the same".to_owned(),
                 None => "add -o mine.toml to write the profile".to_owned(),
             }),
         });
