@@ -40,6 +40,13 @@ pub struct Anomaly {
     pub alike: Vec<&'static str>,
 }
 
+impl Anomaly {
+    /// One that is not of calls that were looked into one by one.
+    pub(crate) fn new(kind: &'static str, error: bool, evidence: String, suggestion: String) -> Self {
+        Self { kind, error, evidence, suggestion, of: Vec::new(), alike: Vec::new() }
+    }
+}
+
 /// A cause that was held against a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Candidate {
@@ -178,14 +185,7 @@ impl Outcome {
                 likely => format!("no cause is clearly likelier than the others: {likely}"),
             };
             let (kind, suggestion) = (Cause::Unknown.name(), Cause::Unknown.next().to_owned());
-            self.anomalies.push(Anomaly {
-                kind,
-                error: true,
-                evidence: faults,
-                suggestion,
-                of: Vec::new(),
-                alike: Vec::new(),
-            });
+            self.anomalies.push(Anomaly::new(kind, true, faults, suggestion));
         }
         self.anomalies.sort_by_key(|a| !a.error);
         self
@@ -390,18 +390,17 @@ fn by_cause(found: &[(&Run<'_>, Case, Diagnosis)], left_out: usize) -> Vec<Anoma
             alike: alike.iter().map(|c| c.name()).collect(),
         }
     };
-    let too_fast = faster.first().map(|(run, ..)| Anomaly {
-        kind: "faster_than_expected",
-        error: false,
-        evidence: format!(
-            "{}: {:.2} times the expected time or less at most sizes; no fault makes a run faster",
-            run.name,
-            excess(run).exp()
-        ),
-        suggestion: "check --topology, --profile, and that the log says its NCCL version, variables and ranks"
-            .to_owned(),
-        of: Vec::new(),
-        alike: Vec::new(),
+    let too_fast = faster.first().map(|(run, ..)| {
+        Anomaly::new(
+            "faster_than_expected",
+            false,
+            format!(
+                "{}: {:.2} times the expected time or less at most sizes; no fault makes a run faster",
+                run.name,
+                excess(run).exp()
+            ),
+            "check --topology, --profile, and that the log says its NCCL version, variables and ranks".to_owned(),
+        )
     });
     causes.into_iter().map(anomaly).chain(too_fast).collect()
 }
@@ -490,19 +489,18 @@ fn in_place(run: &RunRows<'_, '_>) -> Option<Anomaly> {
     let median = *ratios.get(ratios.len() / 2)?;
     let (slow, fast, times) =
         if median > 1.0 { ("in place", "out of place", median) } else { ("out of place", "in place", 1.0 / median) };
-    (ratios.len() >= 3 && times > HALVES).then(|| Anomaly {
-        kind: "halves_differ",
-        error: false,
-        evidence: format!(
-            "{}: {slow} takes {times:.1} times as long as {fast}, median of {} sizes",
-            run.run.name,
-            ratios.len()
-        ),
-        suggestion:
+    (ratios.len() >= 3 && times > HALVES).then(|| {
+        Anomaly::new(
+            "halves_differ",
+            false,
+            format!(
+                "{}: {slow} takes {times:.1} times as long as {fast}, median of {} sizes",
+                run.run.name,
+                ratios.len()
+            ),
             "measure both again: another job, or memory registered for one of them only (NCCL_DEBUG_SUBSYS=REG)"
                 .to_owned(),
-        of: Vec::new(),
-        alike: Vec::new(),
+        )
     })
 }
 
@@ -534,17 +532,15 @@ pub(crate) fn members(runs: &[health::Run]) -> Vec<Anomaly> {
         Member::Gpu { .. } => "slow_gpu",
         Member::Link { .. } | Member::GpuLink { .. } => "slow_link",
     };
-    vec![Anomaly {
+    vec![Anomaly::new(
         kind,
-        error: named.iter().any(|s| beyond(&s)),
-        evidence: format!("{} runs over different sets: {}", trials.len(), list.join("; ")),
-        suggestion: format!(
+        named.iter().any(|s| beyond(&s)),
+        format!("{} runs over different sets: {}", trials.len(), list.join("; ")),
+        format!(
             "leave out {} and run again; on it: `nvidia-smi nvlink -s`, `ibstat`, `nvidia-smi -q -d CLOCK,PERFORMANCE`, `dmesg | grep -iE 'xid|mlx5|AER'`",
             first.name
         ),
-        of: Vec::new(),
-        alike: Vec::new(),
-    }]
+    )]
 }
 
 /// What scaling must lose at a step, beyond what is expected, to be told: a factor of 1.3.
@@ -584,23 +580,17 @@ fn scaling_of(by_hosts: &BTreeMap<u32, Vec<&RunRows<'_, '_>>>) -> Option<Anomaly
         list.push(format!("{count}: {measured:.1} of {expected:.1} GB/s at {}", Bytes(size)));
     }
     let at = where_scaling_breaks(&excess, BREAK)?;
-    Some(Anomaly {
-        kind: "scaling_breaks",
-        error: false,
-        evidence: format!(
+    Some(Anomaly::new(
+        "scaling_breaks",
+        false,
+        format!(
             "from {} hosts on, runs take {:.2} times as long beside the forecast as before; bus bandwidth by hosts: {}",
             hosts[at],
             (excess[at] - excess[..at].iter().copied().fold(f64::INFINITY, f64::min)).exp(),
             list.join(", ")
         ),
-        suggestion: format!(
-            "run {} hosts under one switch, then under two; {}",
-            hosts[at],
-            Cause::FabricOversubscribed.next()
-        ),
-        of: Vec::new(),
-        alike: Vec::new(),
-    })
+        format!("run {} hosts under one switch, then under two; {}", hosts[at], Cause::FabricOversubscribed.next()),
+    ))
 }
 
 #[cfg(test)]

@@ -144,7 +144,7 @@ fn sweep(folder: &Path, prefix: &str) {
 /// # Errors
 /// A file that cannot be read.
 pub(crate) fn input_of(role: &str, path: &Path) -> Result<Input, Error> {
-    let bytes = fs::read(path).map_err(|source| Error::File { what: "read", path: path.to_owned(), source })?;
+    let bytes = read_bytes("read", path)?;
     Ok(Input { name: role.to_owned(), path: Some(path.display().to_string()), hash: content_hash(&bytes) })
 }
 

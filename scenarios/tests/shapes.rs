@@ -21,6 +21,12 @@ fn kinds_have_their_own_defaults() {
         "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192"#;
     let of = |kind: &str, more: &str| mlp(&format!(r#"{{"model_type": "{kind}", {more}{llama}}}"#));
     assert_eq!(of("llama", r#""hidden_act": "gelu", "#), (8.03, Activation::GeGlu, vec![]));
+    // One with LayerNorm and GELU has no gate: Starcoder 2 has 3.03 billion parameters by its paper.
+    let starcoder = r#"{"model_type": "starcoder2", "hidden_size": 3072, "intermediate_size": 12288, "num_hidden_layers": 30,
+        "num_attention_heads": 24, "num_key_value_heads": 2, "vocab_size": 49152, "max_position_embeddings": 16384,
+        "hidden_act": "gelu_pytorch_tanh", "norm_epsilon": 1e-5, "tie_word_embeddings": true}"#;
+    let (billions, _, notes) = mlp(starcoder);
+    assert!((billions - 3.03).abs() < 0.011 && notes[0].contains("read as `gpt_neox`"), "{billions} {notes:?}");
     let window = of("mistral", r#""sliding_window": 4096, "#).2;
     assert!(window.len() == 1 && window[0].contains("window of 4096"), "{window:?}");
     assert!(of("qwen2", r#""sliding_window": 4096, "use_sliding_window": false, "#).2.is_empty());

@@ -32,6 +32,7 @@ use provenance::About;
 pub use request::Request;
 use rows::{Machines, Usable, error};
 pub use standing::Standing;
+pub(crate) use standing::WORST;
 
 /// A fitted profile.
 #[derive(Clone, PartialEq, Debug, Serialize)]

@@ -6,7 +6,7 @@ use super::figures::Errors;
 
 /// Mean absolute error beyond which a fit says nothing of the machine: a judgement. The built-in fit of one machine errs by
 /// 5.7% on rows held back; a time of another size is off by a factor.
-const WORST: f64 = 0.25;
+pub(crate) const WORST: f64 = 0.25;
 
 /// How a fit stands on the rows that judge it: those held back, or all where nothing could be held back.
 #[derive(Clone, PartialEq, Debug, Serialize)]

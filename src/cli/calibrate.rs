@@ -11,7 +11,7 @@ use collcast_sim::collective::{Launch, nearest};
 use collcast_sim::units::parse_size;
 
 use super::call::Code;
-use super::output::{Format, FormatArgs, PageArgs, keeps, write};
+use super::output::{Format, FormatArgs, PageArgs, keeps, paths, write};
 use super::progress;
 use super::selectors::{Named, ReadArgs, profile_folders};
 
@@ -126,7 +126,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         }
     }
     if let Some(path) = output {
-        keeps(path, &outcome.inputs)?;
+        keeps(path, paths(&outcome.inputs))?;
         write(Some(path), outcome.fitted.toml.as_bytes())?;
     }
     args.page.write(|| outcome.report(true, output))?;
@@ -176,7 +176,7 @@ fn told(args: &Args, fitted: &kernels::Fitted) -> Result<Code, Error> {
     let usable = fitted.refused().is_none() || args.force;
     let output = args.output.as_deref().filter(|_| usable);
     if let Some(path) = output {
-        keeps(path, &fitted.inputs)?;
+        keeps(path, paths(&fitted.inputs))?;
         write(Some(path), fitted.toml.as_bytes())?;
     }
     args.page.write(|| fitted.report(true, output))?;

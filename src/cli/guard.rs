@@ -7,7 +7,6 @@ use collcast::guard::{Expected, guard};
 use collcast::views::guard::prometheus;
 use collcast::views::validate::Shown;
 use collcast::{Error, SiteSpec};
-use collcast_reports::model::Input;
 
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, keeps, write};
@@ -73,9 +72,8 @@ impl GuardArgs {
                         "give --output another folder; copy it there once it is known to be good",
                     ));
                 }
-                let (name, hash) = ("expected".to_owned(), String::new());
-                keeps(output, &[Input { name, path: Some(good.display().to_string()), hash }])?;
             }
+            keeps(output, self.expect_from.iter().map(PathBuf::as_path))?;
         }
         if let Some(missing) = self.expect_from.iter().find(|path| !path.exists()) {
             let message = format!("--expect-from {}: there is no such file or folder", missing.display());

@@ -161,7 +161,7 @@ impl OutputArgs {
             })?,
         };
         if let Some(path) = &self.output {
-            keeps(path, &report.inputs)?;
+            keeps(path, paths(&report.inputs))?;
         }
         write(self.output.as_deref(), text.as_bytes())?;
         tell(&terminal::notes(report, screen_of(&std::io::stderr())));
@@ -173,10 +173,15 @@ impl OutputArgs {
     }
 }
 
+/// The files among inputs.
+pub(crate) fn paths(inputs: &[Input]) -> impl Iterator<Item = &Path> {
+    inputs.iter().filter_map(|input| input.path.as_deref()).map(Path::new)
+}
+
 /// Refuses to write over a file that the answer rests on, or over the `.toml` that says what it is of.
-pub(crate) fn keeps(output: &Path, inputs: &[Input]) -> Result<(), Error> {
+pub(crate) fn keeps<'p>(output: &Path, files: impl IntoIterator<Item = &'p Path>) -> Result<(), Error> {
     let Ok(there) = output.canonicalize() else { return Ok(()) };
-    for read in inputs.iter().filter_map(|input| input.path.as_deref()).map(Path::new) {
+    for read in files {
         let is_there = |path: &Path| path.canonicalize().is_ok_and(|path| path == there);
         if is_there(read) || is_there(&read.with_extension("toml")) {
             let (output, read) = (output.display(), read.display());

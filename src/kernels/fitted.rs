@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::judge::{Stats, input};
 use super::load::{Loaded, gpu, load, some};
+use crate::calibrate::WORST;
 use crate::error::Error;
 
 /// What to fit to, and from where.
@@ -66,9 +67,6 @@ pub struct Fitted {
     /// The profile as a file.
     pub toml: String,
 }
-
-/// Median error beyond which constants are no fit, as of a fit to calls.
-const WORST: f64 = 0.25;
 
 impl Fitted {
     /// Why it is not to be used: judged by the rows left out, or by all where none could be.

@@ -40,9 +40,7 @@ pub enum Trouble {
 /// # Errors
 /// A header of no known table; a row without a cell, or with one that is not what its column is about.
 pub fn read(text: &str, gpu: &Compute) -> Result<Read, Trouble> {
-    let mut lines = (1_u64..)
-        .zip(text.trim_start_matches('\u{feff}').lines())
-        .filter(|(_, l)| !l.starts_with('#') && !l.trim().is_empty());
+    let mut lines = (1_u64..).zip(text.lines()).filter(|(_, l)| !l.starts_with('#') && !l.trim().is_empty());
     let (line, first) = lines.next().unwrap_or((1, ""));
     let header = cells(first);
     let unknown = || Trouble::Header { line, header: first.to_owned() };

@@ -531,14 +531,12 @@ pub(crate) fn other_gpus(file: &FileReport, topology: &Topology) -> Option<Strin
 
 /// A file whose run failed, or gave wrong results: its times are no evidence.
 fn defective(file: &FileReport) -> Option<Anomaly> {
-    Some(Anomaly {
-        kind: "run_failed",
-        error: true,
-        evidence: file.defect()?,
-        suggestion: "find what corrupts the data or stops the run (NCCL_DEBUG=INFO, ECC and link errors of nvidia-smi -q) and measure again".to_owned(),
-        of: Vec::new(),
-        alike: Vec::new(),
-    })
+    Some(Anomaly::new(
+        "run_failed",
+        true,
+        file.defect()?,
+        "find what corrupts the data or stops the run (NCCL_DEBUG=INFO, ECC and link errors of nvidia-smi -q) and measure again".to_owned(),
+    ))
 }
 
 /// Rows that are predicted, the median of their errors, and a hash of the files.
