@@ -78,16 +78,21 @@ impl Spread {
     }
 }
 
-/// Runs a step with jitter, once a seed.
+/// Runs a step with jitter, once a seed, at the level of the step itself.
 ///
 /// # Errors
 /// As [`Simulator::run`].
-pub fn spread(simulator: &Simulator<'_>, graph: &OpGraph, jitter: Jitter, seeds: u32) -> Result<Spread, WorkloadError> {
+pub fn spread(
+    simulator: &Simulator<'_>,
+    graph: &OpGraph,
+    (jitter, seeds): (Jitter, u32),
+    level: Level,
+) -> Result<Spread, WorkloadError> {
     let mut graph = graph.clone();
     let mut times = Vec::new();
     for seed in (jitter.seed..).take(seeds as usize) {
         graph.jitter = Some(Jitter { seed, ..jitter });
-        times.push((seed, simulator.run(&graph, Mechanisms::default(), Level::Flows)?.time));
+        times.push((seed, simulator.run(&graph, Mechanisms::default(), level)?.time));
     }
     Ok(Spread { times })
 }

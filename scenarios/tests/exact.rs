@@ -176,7 +176,7 @@ fn flows_agree_with_slices() {
                 [Level::Flows, Level::Slices].map(|level| simulator.run(&graph, mechanisms, level).unwrap());
             let ratio = flows.time.as_us() / slices.time.as_us();
             println!("{strategy} {mechanisms:?}: flows {} slices {} ratio {ratio:.3}", flows.time, slices.time);
-            assert!((0.93..1.10).contains(&ratio), "{strategy} {mechanisms:?}: {ratio}");
+            assert!((0.995..1.005).contains(&ratio), "{strategy} {mechanisms:?}: {ratio}");
         }
     }
 }

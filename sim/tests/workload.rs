@@ -11,7 +11,7 @@ use collcast_sim::ids::Rank;
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::units::{Bandwidth, Bytes, SimDuration, SimTime};
 use collcast_sim::workload::{
-    Communicate, Compute, Device, Level, Mechanisms, Op, OpGraph, Program, RankSpec, Simulator, StreamKind, What,
+    Communicate, Compute, Device, Level, Mechanisms, Mover, Op, OpGraph, Program, RankSpec, Simulator, StreamKind, What,
 };
 use common::{nvswitch_box, prior};
 use proptest::prelude::*;
@@ -86,6 +86,94 @@ fn gates_open_between_kernels_and_waves() {
         assert_eq!(done.task_starts[3].0, starts, "at {at}, urgent {urgent}, room {room}");
         assert_eq!(done.end.0, (starts + 7).max(30), "the kernels go on beside it");
     }
+}
+
+/// A step of two ranks that both do this, each on a stream of its own, in groups of both.
+fn both_do(groups: usize, what: &[What]) -> OpGraph {
+    let mut program = Program::default();
+    for what in what {
+        let kind = if matches!(what, What::Compute(_)) { StreamKind::Compute } else { StreamKind::Communication };
+        let stream = program.stream("own", kind, false);
+        let (label, kind, what) = ("op".into(), "op".into(), what.clone());
+        let (after, issue) = (Vec::new(), SimDuration::ZERO);
+        program.push(Op { label, kind, stream, what, after, issue, framework: false });
+    }
+    let rank = RankSpec { program: 0, groups: (0..groups).collect(), pace_ppm: 1_000_000, late: SimDuration::ZERO };
+    let groups = vec![vec![Rank(0), Rank(1)]; groups];
+    OpGraph { programs: vec![program], ranks: vec![rank.clone(), rank], groups, jitter: None }
+}
+
+fn call(group: usize, kib: u64) -> What {
+    What::Collective(Communicate {
+        group,
+        collective: Collective::AllReduce,
+        bytes: Bytes(kib << 10),
+        dtype: DataType::Float32,
+        in_place: false,
+        algorithm: Choice::Auto,
+        protocol: Choice::Auto,
+        channels: None,
+    })
+}
+
+/// Goal: ranks that wait for each other are named, with the calls that they are in, at both levels.
+#[test]
+fn who_waits_for_whom_is_told() {
+    let (topology, profile) = (nvswitch_box(RANKS, 450.0), prior());
+    let device = Device { sms: 132, memory: Bandwidth::from_gb_per_s(3350.0), cluster: 1 };
+    let simulator = Simulator::new(Predictor::new(&topology, &profile), device, Settings::default());
+    let mut graph = both_do(2, &[call(0, 4), call(1, 8)]);
+    graph.programs[0].ops.iter_mut().for_each(|op| op.stream = 0);
+    let mut other = graph.programs[0].clone();
+    other.ops.swap(0, 1);
+    graph.programs.push(other);
+    graph.ranks[1].program = 1;
+    for level in [Level::Flows, Level::Slices] {
+        let error = simulator.run(&graph, Mechanisms::default(), level).unwrap_err().to_string();
+        let [first, second] = [("4 KiB", 0, 1), ("8 KiB", 1, 0)].map(|(size, rank, other)| {
+            format!("rank {rank} is in `op` (all_reduce of {size}) and waits for rank {other}")
+        });
+        assert_eq!(error, format!("the step never ends, as ranks wait for each other: {first}; {second}"));
+    }
+}
+
+/// Goal: what goes at once over links with room takes as long as alone, whatever is at the other end: messages both ways
+/// between two ranks that do the same, and calls of several communicators. One call alone takes the same with all its
+/// slices. Computations that share a GPU are slower with no call beside them, which is no interference.
+#[test]
+fn what_shares_no_link_goes_at_once() {
+    let (topology, profile) = (nvswitch_box(RANKS, 450.0), prior());
+    let device = Device { sms: 132, memory: Bandwidth::from_gb_per_s(3350.0), cluster: 1 };
+    let simulator = Simulator::new(Predictor::new(&topology, &profile), device, Settings::default());
+    let time = |graph: &OpGraph, mechanisms, level| simulator.run(graph, mechanisms, level).unwrap().time.as_us();
+    let flows = |graph: &OpGraph| time(graph, Mechanisms::default(), Level::Flows);
+    let (bytes, mover) = (Bytes(1 << 26), Mover::Blocks);
+    let mut one_way = both_do(1, &[What::Send { group: 0, bytes, mover }]);
+    let both_ways = both_do(1, &[What::Send { group: 0, bytes, mover }, What::Recv { group: 0, bytes, mover }]);
+    one_way.programs.extend(both_do(1, &[What::Recv { group: 0, bytes, mover }]).programs);
+    one_way.ranks[1].program = 1;
+    let alone = flows(&one_way);
+    assert!((flows(&both_ways) / alone - 1.0).abs() < 1e-6, "{} and {alone}", flows(&both_ways));
+
+    let three: Vec<What> = (0..3).map(|group| call(group, 4)).collect();
+    let (one, three) = (flows(&both_do(1, &[call(0, 4)])), flows(&both_do(3, &three)));
+    assert!((three / one - 1.0).abs() < 1e-6, "{three} and {one}");
+    for kib in [64, 65_536] {
+        let graph = both_do(1, &[call(0, kib)]);
+        let [flow, slices] = [Level::Flows, Level::Slices].map(|level| time(&graph, Mechanisms::default(), level));
+        assert!((slices / flow - 1.0).abs() < 2e-3, "{kib} KiB: {slices} and {flow}");
+    }
+
+    let compute =
+        Compute { time: SimDuration(1_000_000_000), kernels: 1, waves: 1, tiles: [132, 0], memory_ppm: 500_000 };
+    let shared = both_do(0, &[What::Compute(compute), What::Compute(compute)]);
+    let calm = Mechanisms { interference: false, ..Mechanisms::default() };
+    assert_eq!((flows(&shared), time(&shared, calm, Level::Flows)), (2000.0, 2000.0));
+
+    // A message that nobody takes is told, though its two ranks are alike.
+    let untaken = both_do(1, &[What::Send { group: 0, bytes, mover }]);
+    let error = simulator.run(&untaken, calm, Level::Flows).unwrap_err().to_string();
+    assert!(error.contains("does not take part in call 1"), "{error}");
 }
 
 /// An operation as it is drawn: kind, time in ns or size, dependencies, time to launch in ns.

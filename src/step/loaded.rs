@@ -4,7 +4,7 @@ use collcast_scenarios::device;
 use collcast_scenarios::file::{self, Scenario};
 use collcast_sim::collective::Launch;
 use collcast_sim::ids::{LinkId, Rank};
-use collcast_sim::predict::{Predictor, Settings};
+use collcast_sim::predict::{PredictError, Predictor, Settings};
 use collcast_sim::topology::{Link, Topology, VertexKind};
 use collcast_sim::units::{Bandwidth, SimDuration};
 use collcast_sim::workload::{Device, OpGraph, Simulator, WorkloadError};
@@ -141,8 +141,11 @@ pub(super) fn scale(link: Link, share: f64) -> Link {
 
 pub(super) fn failed(error: WorkloadError) -> Error {
     match error {
+        WorkloadError::Predict(error @ PredictError::TooFewGpus { .. }) => {
+            Error::usage(error.to_string(), "give the machine more hosts, or the layout fewer ranks")
+        }
         WorkloadError::Predict(error) => error.into(),
-        other => Error::usage(other.to_string(), "change the layout or the strategy of the scenario"),
+        other => Error::usage(other.to_string(), "change what it names, in the scenario or the trace"),
     }
 }
 

@@ -55,7 +55,7 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
     first.notes.insert(0, format!("scenario {}: {}", scenario.name, scenario.description));
     match (&mut first.detail, variants.len()) {
         (Some(detail), 1) => {
-            detail.disturbed = disturbed(&loaded, &first.graph)?;
+            detail.disturbed = disturbed(&loaded, &first.graph, request.level)?;
             if scenario.layout.data <= advice::MOST_RANKS {
                 request.watch.stage("trying what would help")?;
                 let simulator = loaded.machine.simulator();
@@ -74,7 +74,7 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
 }
 
 /// What stragglers and jitter cost: the step with and without.
-fn disturbed(loaded: &Loaded, graph: &OpGraph) -> Result<Vec<Disturbed>, Error> {
+fn disturbed(loaded: &Loaded, graph: &OpGraph, level: Level) -> Result<Vec<Disturbed>, Error> {
     let scenario = &loaded.scenario;
     if scenario.stragglers.is_empty() && scenario.jitter.is_none() {
         return Ok(Vec::new());
@@ -92,10 +92,10 @@ fn disturbed(loaded: &Loaded, graph: &OpGraph) -> Result<Vec<Disturbed>, Error> 
     let simulator = loaded.machine.telling_simulator(cases.len() * (1 + seeds));
     let mut all = Vec::new();
     for (name, graph) in cases {
-        let step = simulator.run(graph, Mechanisms::default(), Level::Flows).map_err(failed)?;
+        let step = simulator.run(graph, Mechanisms::default(), level).map_err(failed)?;
         all.push(Disturbed { case: name.to_owned(), step_ms: ms(step.time), range_ms: None, seeds: None });
         if let Some((jitter, seeds)) = scenario.jitter {
-            let spread = study::spread(&simulator, graph, jitter, seeds).map_err(failed)?;
+            let spread = study::spread(&simulator, graph, (jitter, seeds), level).map_err(failed)?;
             let [low, median, high] = spread.quantiles();
             all.push(Disturbed {
                 case: format!("{name}, with jitter (median)"),

@@ -148,8 +148,8 @@ impl Context<'_> {
             }
             node_type::MEM_LOAD | node_type::MEM_STORE => Does::Copy(0),
             node_type::COMM_COLL => self.collective(&mut attributes, unused)?,
-            node_type::COMM_SEND => self.message(&mut attributes, true, unused)?,
-            node_type::COMM_RECV => self.message(&mut attributes, false, unused)?,
+            node_type::COMM_SEND => self.message(&mut attributes, true)?,
+            node_type::COMM_RECV => self.message(&mut attributes, false)?,
             node_type::METADATA => Does::Nothing,
             other => {
                 unused.count(format!("node type {other}"));
@@ -219,7 +219,7 @@ impl Context<'_> {
             _ => false,
         };
         if bytes == 0 {
-            unused.count("calls of no bytes".to_owned());
+            unused.count("collectives of no bytes, which NCCL leaves out".to_owned());
         }
         Ok(if alone || bytes == 0 { Does::Nothing } else { Does::Collective(members, call) })
     }
@@ -245,7 +245,7 @@ impl Context<'_> {
         Ok(Members::Named(name, Some(ranks)))
     }
 
-    fn message(&self, attributes: &mut Attributes, sends: bool, unused: &mut Unused) -> Result<Does, String> {
+    fn message(&self, attributes: &mut Attributes, sends: bool) -> Result<Does, String> {
         let (own, other) = if sends { (names::COMM_SRC, names::COMM_DST) } else { (names::COMM_DST, names::COMM_SRC) };
         if let Some(rank) = attributes.integer(own).filter(|&rank| rank != i64::from(self.rank)) {
             return Err(format!("`{own}` is {rank} in the file of rank {}", self.rank));
@@ -259,10 +259,6 @@ impl Context<'_> {
             Members::Pair(self.rank.min(other), self.rank.max(other), attributes.integer(names::COMM_TAG).unwrap_or(0));
         let bytes = bytes(attributes.integer(names::COMM_SIZE))?;
         let mover = if attributes.truth(names::COPY_ENGINE) { Mover::CopyEngine } else { Mover::Blocks };
-        if bytes == 0 {
-            unused.count("calls of no bytes".to_owned());
-            return Ok(Does::Nothing);
-        }
         Ok(Does::Message { sends, members, bytes: Bytes(bytes), mover })
     }
 }

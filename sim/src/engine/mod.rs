@@ -528,7 +528,12 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         if run.round > 0 {
             self.steady.iter_mut().for_each(|steady| steady.pauses -= 1);
         }
-        let first = std::mem::take(&mut run.first);
+        self.start_kernel(kernel);
+    }
+
+    /// Starts the lanes of a kernel that wait for no others of it.
+    fn start_kernel(&mut self, kernel: u32) {
+        let first = std::mem::take(&mut self.kernels[kernel as usize].first);
         self.start_lanes(&first);
         self.kernels[kernel as usize].first = first;
     }

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::instance::{Gate, TaskSpec};
 use super::observe::Observer;
-use super::state::{GateRun, KernelRun, Owner, Simulation, Stage, TaskRun, UNKNOWN};
+use super::state::{GateRun, KernelRun, Owner, Simulation, Stage, TaskRun};
 use crate::schedule::wiring::UNUSED;
 use crate::units::SimTime;
 
@@ -165,10 +165,7 @@ impl<O: Observer> Simulation<'_, '_, O> {
         let instance = self.instance;
         self.tasks[task as usize].stage = Stage::Running;
         for &kernel in &instance.tasks[task as usize].kernels {
-            for &lane in &self.kernels[kernel as usize].first {
-                self.lanes[lane as usize].wake_at = UNKNOWN;
-                self.ready.push(lane);
-            }
+            self.start_kernel(kernel);
         }
         if self.tasks[task as usize].kernels == 0 {
             self.end_task(task);

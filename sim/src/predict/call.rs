@@ -9,10 +9,8 @@ use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::engine::{Observer, Unobserved};
 use crate::nccl::Plan;
-use crate::network::LayError;
 use crate::schedule::msccl::Imported;
 use crate::schedule::verify::verify;
-use crate::schedule::wiring::WiringError;
 use crate::schedule::{MAX_CHANNELS, Schedule, ScheduleError};
 
 impl Predictor<'_> {
@@ -96,12 +94,10 @@ impl Predictor<'_> {
         let proven = self.proven(call, algorithm, protocol, settings)?;
         match self.grow(&proven, settings) {
             Some(prediction) => Ok(prediction),
-            None => self.simulate(&proven, settings, observer).or_else(|error| match error {
-                // What is too large as a whole may be forecast from parts that are nearly as large.
-                PredictError::Lay(LayError::Wiring(WiringError::TooLarge { .. })) => {
-                    self.grow_too_large(&proven, settings).ok_or(error)
-                }
-                other => Err(other),
+            // What is too large as a whole may be forecast from parts that are nearly as large.
+            None => self.simulate(&proven, settings, observer).or_else(|error| {
+                let large = error.is_too_large().then(|| self.grow_too_large(&proven, settings)).flatten();
+                large.ok_or(error)
             }),
         }
     }

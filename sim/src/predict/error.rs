@@ -8,6 +8,7 @@ use crate::network::LayError;
 use crate::schedule::ScheduleError;
 use crate::schedule::msccl::MscclError;
 use crate::schedule::verify::VerifyError;
+use crate::schedule::wiring::WiringError;
 use crate::topology::TopologyError;
 
 /// Why there is no prediction.
@@ -98,6 +99,15 @@ pub enum PredictError {
 }
 
 impl PredictError {
+    /// Whether it would take too long, or too much memory, to simulate.
+    pub fn is_too_large(&self) -> bool {
+        match self {
+            Self::Engine { error, .. } => *error == EngineError::TooLong,
+            Self::Lay(LayError::Wiring(error)) => matches!(error, WiringError::TooLarge { .. }),
+            _ => false,
+        }
+    }
+
     /// Whether it is our bug and not the user's input.
     pub fn is_internal(&self) -> bool {
         match self {

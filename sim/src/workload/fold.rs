@@ -1,13 +1,13 @@
 //! Ranks of the same role: which ranks do the same at the same time, so that one of each runs.
 //!
 //! Colour refinement over ranks and groups: a rank's colour is its program, pace and the colours
-//! of its groups; a group's colour is its place on hosts and the colours of its members. Where
-//! nothing more can be told apart, members of a class are in the same situation at any time.
+//! of its groups, and which end it is of those that messages go through; a group's colour is its place on hosts and the
+//! colours of its members. Where nothing more can be told apart, members of a class are in the same situation at any time.
 
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
 
-use super::graph::{OpGraph, WorkloadError};
+use super::graph::{OpGraph, What, WorkloadError};
 use crate::ids::Rank;
 use crate::topology::{Topology, VertexKind};
 
@@ -86,8 +86,27 @@ pub fn fold(graph: &OpGraph, topology: &Topology) -> Result<Classes, WorkloadErr
             hash(places)
         })
         .collect();
+    // By program: groups, in the order of its rank, that messages go through. Their ends differ, as each has its own way.
+    let messages: Vec<Vec<usize>> = (graph.programs.iter())
+        .map(|program| {
+            let slot = |what: &What| match what {
+                What::Send { group, .. } | What::Recv { group, .. } => Some(*group),
+                _ => None,
+            };
+            let slots: std::collections::BTreeSet<usize> = program.ops.iter().filter_map(|op| slot(&op.what)).collect();
+            slots.into_iter().collect()
+        })
+        .collect();
     let mut rank: Vec<u64> = (graph.ranks.iter().enumerate())
-        .map(|(index, r)| hash((r.program, r.pace_ppm, r.late.0, graph.jitter.map(|_| index))))
+        .map(|(index, r)| {
+            let slots = messages.get(r.program).map_or(&[][..], Vec::as_slice);
+            let end = |slot: &usize| {
+                let group = graph.groups.get(*r.groups.get(*slot)?)?;
+                group.iter().position(|member| member.index() == index)
+            };
+            let ends: Vec<Option<usize>> = slots.iter().map(end).collect();
+            hash((r.program, r.pace_ppm, r.late.0, graph.jitter.map(|_| index), ends))
+        })
         .collect();
     let mut group = Vec::new();
     let mut classes = 0;

@@ -323,12 +323,18 @@ pub enum WorkloadError {
         /// What is wrong.
         reason: String,
     },
-    /// Ranks that wait for each other.
-    #[error("the step never ends: {0}; some ranks wait for each other (order of sends, receives and collectives)")]
-    Stuck(EngineError),
+    /// Ranks that wait for each other: who waits in which call for whom.
+    #[error("the step never ends, as ranks wait for each other: {0}")]
+    Stuck(String),
     /// Times that sums of them cannot hold.
-    #[error("{0} over 5 hours (18,446 s), which no step does: look at the units of its times")]
+    #[error(
+        "{0} over 5 hours (18,446 s), which no step does: look at the units of its times, and whether calls that wait hold \
+         all SMs of a GPU that computes"
+    )]
     TooLong(String),
+    /// A run that asks for too much.
+    #[error("the step cannot be simulated: {0}")]
+    Engine(EngineError),
     /// More than is simulated.
     #[error("{what}: at most {limit} are simulated")]
     TooLarge {
@@ -344,7 +350,8 @@ impl WorkloadError {
     pub(super) fn run(error: EngineError) -> Self {
         match error {
             EngineError::TooSlow => Self::TooLong("the step takes".to_owned()),
-            error => Self::Stuck(error),
+            EngineError::Stuck { .. } => Self::Stuck(error.to_string()),
+            error => Self::Engine(error),
         }
     }
 }

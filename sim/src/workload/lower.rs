@@ -46,13 +46,17 @@ struct Own {
 
 /// A call that ranks meet in: class of groups, class of the sender or none, number.
 type Meeting = (usize, Option<usize>, usize);
+/// Resources of calls by class of groups and class of the sender.
+type Kept = Vec<((usize, Option<usize>), u32)>;
+/// What a rank counts its calls by: class of groups, class of the sender or none, whether it sends.
+type Counted = (usize, Option<usize>, bool);
 
 struct Met {
     /// The transfer's task.
     body: u32,
     footprint: Arc<Footprint>,
     what: What,
-    /// Classes of ranks that have joined.
+    /// Classes of ranks that have joined: of a message both ends, which may be of one class.
     joined: Vec<usize>,
     group: usize,
 }
@@ -67,8 +71,8 @@ struct Launched<'g> {
     /// By stream and by communicator: the last operation so far.
     last_on: Vec<Option<usize>>,
     last_of_group: FxHashMap<usize, usize>,
-    /// Calls so far, by class of groups and class of the sender.
-    counts: FxHashMap<(usize, Option<usize>), usize>,
+    /// Calls so far: what it sends and what it receives apart, as both ends of a message may be of one class.
+    counts: FxHashMap<Counted, usize>,
     /// The host's last task.
     host: Option<u32>,
 }
@@ -321,10 +325,8 @@ impl<'s, 'g> Builder<'s, 'g> {
         after: SmallVec<[(u32, SimDuration); 4]>,
     ) {
         let own = &self.own[lane];
-        let mut uses: SmallVec<[Use; 4]> = smallvec![(own.streams[op.stream], WEIGHT_ONE)];
-        if self.mechanisms.interference {
-            uses.push((own.memory, weight(f64::from(memory_ppm) / 1e6, FULL)));
-        }
+        let uses: SmallVec<[Use; 4]> =
+            smallvec![(own.streams[op.stream], WEIGHT_ONE), (own.memory, weight(f64::from(memory_ppm) / 1e6, FULL))];
         let work = time.0.saturating_mul(FULL);
         let gone = work == 0 || op.framework && !self.mechanisms.framework;
         let uses = if gone { SmallVec::new() } else { uses };
@@ -393,17 +395,18 @@ impl<'s, 'g> Builder<'s, 'g> {
         for (index, &Piece { length, tiles, first, last, room }) in pieces.iter().enumerate() {
             let mut spec = TaskSpec { after: std::mem::take(&mut after), ..TaskSpec::default() };
             if length > 0 {
-                spec.uses.push((stream, WEIGHT_ONE));
                 spec.work = length.saturating_mul(FULL);
-            }
-            if interference && length > 0 {
                 // What its last round leaves idle is free for others.
                 let busy = if tiles > 0 { f64::from(tiles) / f64::from(tiles.next_multiple_of(all)) } else { 1.0 };
-                spec.uses.push((sms, weight(busy, FULL)));
+                spec.uses.extend([(stream, WEIGHT_ONE), (sms, weight(busy, FULL))]);
                 spec.uses
                     .extend(self.own[lane].rounds.iter().filter(|r| r.0 == tiles).map(|r| (r.1, weight(1.0, FULL))));
                 if share > 0.0 {
                     spec.uses.push((memory, weight(share, FULL)));
+                }
+            }
+            if interference && length > 0 {
+                if share > 0.0 {
                     spec.holds.push((blocks, part_of_whole(1.0 - kept)));
                 }
                 let gate = u32::try_from(lane).unwrap_or(0);
@@ -425,7 +428,7 @@ impl<'s, 'g> Builder<'s, 'g> {
         op: &Op,
         urgent: bool,
         after: SmallVec<[(u32, SimDuration); 4]>,
-        counts: &mut FxHashMap<(usize, Option<usize>), usize>,
+        counts: &mut FxHashMap<Counted, usize>,
     ) -> Result<(), Lost> {
         let rank = self.classes.ranks[lane].0;
         let groups = &self.graph.ranks[rank.index()].groups;
@@ -453,7 +456,7 @@ impl<'s, 'g> Builder<'s, 'g> {
             (self.ops[place].first, self.ops[place].last) = (task, task);
             return Ok(());
         }
-        let number = counts.entry((class, sender)).or_default();
+        let number = counts.entry((class, sender, matches!(op.what, What::Send { .. }))).or_default();
         let key = (class, sender, *number);
         *number += 1;
         let group = self.classes.groups[class];
@@ -473,9 +476,7 @@ impl<'s, 'g> Builder<'s, 'g> {
             let reason = format!("it meets {} on other ranks of its group", met.what.call());
             return Err(Lost::Group(reason));
         }
-        if !met.joined.contains(&lane) {
-            met.joined.push(lane);
-        }
+        met.joined.push(lane);
         let (body, footprint) = (met.body, Arc::clone(&met.footprint));
         let mut start = TaskSpec { after, ..TaskSpec::default() };
         if self.mechanisms.interference && self.mechanisms.communication && footprint.blocks > 0 {
@@ -612,7 +613,9 @@ impl<'s, 'g> Builder<'s, 'g> {
         for key in &self.meetings {
             let met = &self.met[key];
             let members = &self.graph.groups[met.group];
-            if let Some(missing) = members.iter().find(|r| !met.joined.contains(&self.classes.rank[r.index()])) {
+            let absent = members.iter().find(|r| !met.joined.contains(&self.classes.rank[r.index()]));
+            let alone = key.1.is_some() && met.joined.len() < members.len();
+            if let Some(missing) = absent.or(members.last().filter(|_| alone)) {
                 return Err(WorkloadError::Group {
                     group: met.group,
                     ranks: members.len(),
@@ -663,6 +666,8 @@ impl<'s, 'g> Builder<'s, 'g> {
             known.insert(traffic, resource);
         }
         let mut alone: FxHashMap<(usize, Option<usize>, usize), u32> = FxHashMap::default();
+        // Calls that overlap have blocks of their own each, and those of one communicator do not overlap.
+        let mut blocks: Vec<Kept> = vec![Vec::new(); self.own.len()];
         for key in self.meetings.clone() {
             let met = &self.met[&key];
             let (body, footprint, group) = (met.body as usize, Arc::clone(&met.footprint), met.group);
@@ -685,18 +690,34 @@ impl<'s, 'g> Builder<'s, 'g> {
                 for (&rank, &sent) in self.graph.groups[group].iter().zip(&footprint.sent) {
                     let lane = self.classes.rank[rank.index()];
                     // One member of each class is run.
-                    if !joined.contains(&lane) || flow.iter().any(|u| u.0 == self.own[lane].blocks) {
+                    if !joined.contains(&lane) || flow.iter().any(|u| u.0 == self.own[lane].memory) {
                         continue;
                     }
+                    let of = (key.0, key.1);
+                    let own = match blocks[lane].iter().find(|known| known.0 == of) {
+                        Some(known) => known.1,
+                        None => {
+                            let own =
+                                if blocks[lane].is_empty() { self.own[lane].blocks } else { self.resource(WHOLE) };
+                            blocks[lane].push((of, own));
+                            own
+                        }
+                    };
                     let profile = self.simulator.predictor().profile();
                     let share = sent * profile.traffic_per_byte() / profile.memory(self.simulator.device.memory);
-                    flow.push((self.own[lane].blocks, weight(footprint.block_share, units[kind])));
+                    flow.push((own, weight(footprint.block_share, units[kind])));
                     flow.push((self.own[lane].memory, weight(share, units[kind])));
                 }
                 flow.retain(|u| u.1 > 0);
             }
             self.specs[body].uses = flow;
             self.specs[body].work = footprint.time.0.saturating_mul(units[kind]).max(1);
+        }
+        let of_own: FxHashMap<u32, usize> = self.own.iter().enumerate().map(|(lane, own)| (own.blocks, lane)).collect();
+        for spec in &mut self.specs {
+            let held = spec.holds.iter().find_map(|held| Some((*of_own.get(&held.0)?, held.1)));
+            let Some((lane, amount)) = held else { continue };
+            spec.holds.extend(blocks[lane].iter().skip(1).map(|&(_, own)| (own, amount)));
         }
         links
     }

@@ -18,6 +18,7 @@
 //! take more rounds of tiles, and lose power to it; what it sends takes memory bandwidth; while a
 //! computation keeps memory busy its blocks move less. Copy engines take memory bandwidth alone.
 
+mod deadlock;
 pub mod fold;
 pub mod footprint;
 mod graph;
@@ -64,13 +65,18 @@ impl Simulator<'_> {
             }
         }
         // Without communication there are no slices, only ranks that wait for each other.
+        let flows = || lower::flows(self, graph, &folded, mechanisms);
         let step = if level == Level::Slices && mechanisms.communication {
-            lower::slices(self, graph, mechanisms)?
+            lower::slices(self, graph, mechanisms)
         } else {
-            let lowered = lower::flows(self, graph, &folded, mechanisms)?;
-            let outcome = run(&lowered.instance, &mut teller).map_err(WorkloadError::run)?;
-            outcome::of(graph, &lowered, &outcome)
+            let lowered = flows()?;
+            let outcome = run(&lowered.instance, &mut teller).map_err(WorkloadError::run);
+            outcome.map(|outcome| outcome::of(graph, &lowered, &outcome))
         };
+        let step = step.map_err(|error| match error {
+            WorkloadError::Stuck(_) => flows().map_or_else(|error| error, |lowered| deadlock::found(graph, &lowered)),
+            other => other,
+        })?;
         if step.time >= lower::LONGEST {
             return Err(WorkloadError::TooLong("the step takes".to_owned()));
         }
