@@ -13,7 +13,7 @@ use collcast_hwbackend::read::UNSAID;
 use collcast_reports::model::Input;
 use collcast_sim::collective::Collective;
 use collcast_sim::ids::{HostId, Rank};
-use collcast_sim::predict::{Prediction, Predictor};
+use collcast_sim::predict::{PredictError, Prediction, Predictor};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -82,13 +82,14 @@ pub fn sweep(parts: &[(&Site, &[Query])], explain: bool, watch: &Watch) -> Resul
 /// # Errors
 /// As of [`forecast`].
 pub fn part(parts: &[(&Site, &[Query])], shard: Shard, watch: &Watch) -> Result<Vec<(usize, Prediction)>, Error> {
-    simulated(parts, &predictors(parts, watch)?, |place, _| shard.has(place), watch)
+    let simulated = simulated(parts, &predictors(parts, watch)?, |place, _| shard.has(place), watch)?;
+    simulated.into_iter().map(|(call, prediction)| Ok((call, prediction?))).collect()
 }
 
 /// [`sweep`], of whose calls some are known: see [`part`].
 ///
 /// # Errors
-/// As of [`forecast`].
+/// As of [`forecast`]; what is too large is left out, with a warning, where something is not.
 pub fn merged(
     parts: &[(&Site, &[Query])],
     known: Vec<(usize, Prediction)>,
@@ -100,10 +101,22 @@ pub fn merged(
     };
     let predictors = predictors(parts, watch)?;
     let mut predictions: BTreeMap<usize, Prediction> = known.into_iter().collect();
-    predictions.extend(simulated(parts, &predictors, |_, call| !predictions.contains_key(&call), watch)?);
-    let rows: Vec<Row> = calls(parts)
-        .zip(predictions.into_values())
-        .map(|((part, query), prediction)| Row::new(parts[part].0, query, prediction))
+    let mut refused = Vec::new();
+    for (call, prediction) in simulated(parts, &predictors, |_, call| !predictions.contains_key(&call), watch)? {
+        match prediction {
+            Ok(prediction) => drop(predictions.insert(call, prediction)),
+            Err(error) => refused.push(error),
+        }
+    }
+    let all = calls(parts).count();
+    let left_out = match refused.first() {
+        Some(first) if !predictions.is_empty() => Some(format!("{} of {all} calls are left out: {first}", refused.len())),
+        Some(_) => return Err(refused.swap_remove(0).into()),
+        None => None,
+    };
+    let rows: Vec<Row> = (0..)
+        .zip(calls(parts))
+        .filter_map(|(call, (part, query))| Some(Row::new(parts[part].0, query, predictions.remove(&call)?)))
         .collect();
     let explained = if explain { explain::explain(parts, &predictors)? } else { Vec::new() };
     let grounds: Grounds = rows.iter().map(|row| row.grounds.clone()).collect();
@@ -121,6 +134,7 @@ pub fn merged(
         notes.push(UNMEASURED_SWITCHES.to_owned());
     }
     let mut warnings = first.told.warnings.clone();
+    warnings.extend(left_out);
     warnings.extend(warnings_of(&rows));
     warnings.extend(not_modelled(&rows));
     let scaling = scaling::scaling(&rows);
@@ -161,13 +175,14 @@ fn calls<'q>(parts: &[(&Site, &'q [Query])]) -> impl Iterator<Item = (usize, &'q
     parts.iter().enumerate().flat_map(|(part, &(_, queries))| queries.iter().map(move |query| (part, query)))
 }
 
-/// Simulates calls in parallel: those of which `wanted` says so, by place in the order of simulation and by call.
+/// Simulates calls in parallel: those of which `wanted` says so, by place in the order of simulation and by call. What is
+/// too large has an error in its place.
 fn simulated(
     parts: &[(&Site, &[Query])],
     predictors: &[Predictor<'_>],
     wanted: impl Fn(usize, usize) -> bool,
     watch: &Watch,
-) -> Result<Vec<(usize, Prediction)>, Error> {
+) -> Result<Vec<(usize, Result<Prediction, PredictError>)>, Error> {
     let all: Vec<(usize, &Query)> = calls(parts).collect();
     // Large calls first: they take longest.
     let mut order: Vec<usize> = (0..all.len()).collect();
@@ -179,9 +194,12 @@ fn simulated(
         .with_max_len(1)
         .map(|call| {
             let (part, query) = all[call];
-            let prediction = query.predict(&predictors[part], &query.settings(parts[part].0.settings()))?;
+            let prediction = query.predict(&predictors[part], &query.settings(parts[part].0.settings()));
             progress.done()?;
-            Ok((call, prediction))
+            match prediction {
+                Err(error) if !error.is_too_large() => Err(error.into()),
+                other => Ok((call, other)),
+            }
         })
         .collect()
 }
