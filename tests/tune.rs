@@ -129,7 +129,8 @@ fn variables_are_safe() {
     assert_eq!(report["environment"][0]["algorithms"], "tree", "{}", report["environment"]);
     let env = folder.join("nccl.env");
     let text = std::fs::read_to_string(&env).unwrap();
-    assert!(text.contains("NCCL_ALGO=allreduce:tree\n"), "{text}");
+    assert!(text.contains("may slow others.\nNCCL_ALGO=allreduce:tree\n"), "{text}");
+    assert!(!report["verdict"]["next"].as_str().unwrap().contains("nccl.env"), "{}", report["verdict"]);
     let (code, out, err) = collcast(&[
         "sweep",
         "h200x4",
@@ -150,7 +151,7 @@ fn variables_are_safe() {
     let report = tune(&["h200x4", "--measurements", some.to_str().unwrap(), "-o", folder.to_str().unwrap()]);
     assert!(!changes(&report).is_empty() && report["environment"].as_array().unwrap().is_empty(), "{report}");
     let table = std::fs::read_to_string(folder.join("tuner.csv")).unwrap();
-    let last = table.lines().last().unwrap();
+    let last = table.lines().rfind(|line| !line.starts_with('#')).unwrap();
     assert!(last.contains("ring,simple,24"), "{table}");
     let given = tune(&["h200x4", "--measurements", path.to_str().unwrap(), "--env", "NCCL_PROTO=^LL"]);
     assert!(given["environment"].as_array().unwrap().is_empty(), "{given}");
@@ -405,22 +406,33 @@ fn a_table_is_installed_and_undone() {
     let (code, _, err) = collcast(&["tune", "h200x4", "-s", "1M", "--output", &folder]);
     assert_eq!(code, 0, "{err}");
     let table = std::fs::read_to_string(format!("{folder}/tuner.csv")).unwrap();
-    assert!(table.contains("\n# for: nccl=2.28.9 gpu=H200\n") && table.ends_with('\n'), "{table}");
+    let lines = table.lines().filter(|line| !line.starts_with('#')).count();
+    assert!(
+        table.contains("\n# for: nccl=2.28.9 gpu=H200\n") && table.contains("Every host needs the same"),
+        "{table}"
+    );
+    assert!(table.ends_with(&format!("\n# end: {lines} lines\n")), "{table}");
     let before = "NCCL_DEBUG=WARN\nNCCL_TUNER_PLUGIN=ofi\n";
     std::fs::write(&env, before).unwrap();
     std::fs::write(&plugin, "").unwrap();
     let install = ["tune", "install", &folder, "--into", &env, "--plugin", &plugin];
-    assert_eq!(collcast(&install), (0, String::new(), String::new()));
+    let (code, out, err) = collcast(&install);
+    assert!(code == 0 && out.is_empty() && err.contains("changes none of NCCL's choices"), "{out}{err}");
     let with = std::fs::read_to_string(&env).unwrap();
-    assert!(with.contains(&format!("\nCOLLCAST_TUNER_TABLE={folder}/tuner.csv\nCOLLCAST_TUNER_NEXT=ofi\n")), "{with}");
+    let set = format!("\nexport COLLCAST_TUNER_TABLE={folder}/tuner.csv\nexport COLLCAST_TUNER_NEXT=ofi\n");
+    assert!(with.contains(&set), "{with}");
     let (code, out, err) = collcast(&["lint", &env]);
     assert!(code == 0 && out.is_empty(), "{out}{err}");
     assert_eq!(collcast(&["tune", "undo", &env]), (0, String::new(), String::new()));
     assert_eq!(std::fs::read_to_string(&env).unwrap(), before);
+    let cut = at("cut.csv");
+    std::fs::write(&cut, table.replace(&format!("# end: {lines} lines\n"), "")).unwrap();
     for (args, says) in [
         (&["tune", "install", &env, "--plugin", &plugin][..], "is no table"),
         (&["tune", "install", &folder, "--plugin", "/nowhere/x.so"][..], "cargo build"),
         (&["tune", "undo", "/nowhere/x.env"][..], "cannot read"),
+        (&["tune", "h200x4", "-s", "1M", "--output", &at("run10:30")][..], "a `:` in the path"),
+        (&["tune", "install", &cut, "--plugin", &plugin][..], "`# end:`, is not there"),
     ] {
         let (code, _, err) = collcast(args);
         assert!(code == 2 && err.contains(says), "{args:?}: {err}");
@@ -541,7 +553,7 @@ fn a_forecast_advises_fifos() {
     std::fs::write(&plugin, "").unwrap();
     let install = ["tune", "install", &folder, "--into", &env, "--plugin", &plugin];
     assert_eq!(collcast(&install), (0, String::new(), String::new()));
-    assert!(read(&env).contains(&format!("\n{setting}\n# collcast tune install: end\n")), "{}", read(&env));
+    assert!(read(&env).contains(&format!("\nexport {setting}\n# collcast tune install: end\n")), "{}", read(&env));
     assert!(read(&env).ends_with(&format!("# collcast tune install: was {before}")), "{}", read(&env));
     assert_eq!(collcast(&["tune", "undo", &env]), (0, String::new(), String::new()));
     assert_eq!(read(&env), before);

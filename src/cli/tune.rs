@@ -44,7 +44,8 @@ Ctrl-C, an error, or the end of --budget keeps what was measured; an error's exi
   tuner.csv   for our tuner plugin (`tune install`) and NVIDIA's example (NCCL_TUNER_CONFIG_FILE)
   slurm.sh, kubernetes.yaml   the variables that load tuner.csv, and what undoes them
   measured.csv   what --measure has measured; --measurements reads it again
-  nccl.env    NCCL_ALGO and NCCL_PROTO that slow no size, threads and FIFOs that help all calls, where there are such
+  nccl.env    NCCL_ALGO and NCCL_PROTO that slow no size here, but may slow other communicators; threads and FIFOs that \
+help all calls
   tune.json, tune.md   the same tables as on the terminal"
 )]
 #[command(mut_args(refused(&["algorithm", "protocol", "counts", "schedule", "explain_choice"])))]
@@ -113,7 +114,7 @@ enum TableCommand {
         /// Folder that `tune --output` wrote, or the table in it
         #[arg(value_name = "DIR")]
         table: PathBuf,
-        /// File that gets the lines on top: `/etc/nccl.conf`, or one that jobs source; to stdout by itself
+        /// File that gets the lines on top: `/etc/nccl.conf`, or one that a shell sources; to stdout by itself
         #[arg(long, value_name = "FILE")]
         into: Option<PathBuf>,
         /// The plugin's library [default: libcollcast_tuner.so beside this program]
@@ -136,7 +137,7 @@ impl TableCommand {
         match self {
             Self::Install { table, into, plugin, record } => {
                 let table = if table.is_dir() { table.join("tuner.csv") } else { table.clone() };
-                Table::check(&read_text("read the table", &table)?).map_err(|why| {
+                let changes = Table::check(&read_text("read the table", &table)?).map_err(|why| {
                     let message = format!("{} is no table of `tune`: {why}", table.display());
                     Error::usage(message, "write one: collcast tune TOPOLOGY -c all --output DIR")
                 })?;
@@ -150,7 +151,7 @@ impl TableCommand {
                     Some(file) if file.exists() => read_text("read the settings", file)?,
                     _ => String::new(),
                 };
-                let exported = into.as_ref().is_none_or(|file| Install::is_exported(file, &text));
+                let exported = into.as_ref().is_none_or(|file| Install::is_exported(file));
                 let plugin = whole(&library(plugin.as_ref())?)?;
                 let record = record.as_deref().map(whole).transpose()?;
                 let beside = table.with_file_name("nccl.env");
@@ -158,10 +159,16 @@ impl TableCommand {
                     true => ProcessSetting::of_file(&read_text("read the settings beside the table", &beside)?),
                     false => Vec::new(),
                 };
-                let lines = Install { plugin, table: whole(&table)?, record, process, exported }.added_to(&text);
+                if changes == 0 && process.is_empty() {
+                    say!("warning: {} changes none of NCCL's choices: it does as without it", table.display());
+                }
+                let install = Install { plugin, table: listed(&table)?, record, process, exported };
+                let lines = install.added_to(into.as_deref().unwrap_or("stdout".as_ref()), &text)?;
                 write_to(into.as_deref(), lines.as_bytes())?;
             }
-            Self::Undo { file } => write_to(Some(file), undo(&read_text("read the settings", file)?).as_bytes())?,
+            Self::Undo { file } => {
+                write_to(Some(file), undo(file, &read_text("read the settings", file)?)?.as_bytes())?;
+            }
         }
         Ok(Code::SUCCESS)
     }
@@ -191,10 +198,21 @@ fn whole(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(failed)
 }
 
+/// A path that holds from every folder, and that a list of paths can have.
+fn listed(path: &Path) -> Result<PathBuf, Error> {
+    let whole = whole(path)?;
+    if whole.to_string_lossy().contains(':') {
+        let message = format!("{}: the plugin reads a `:` in the path of a table as the end of it", whole.display());
+        return Err(Error::usage(message, "name a folder without `:`"));
+    }
+    Ok(whole)
+}
+
 pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     if let Some(table) = &args.table {
         return table.run();
     }
+    args.output.as_deref().map(listed).transpose()?;
     let mut call = args.call.clone();
     check(&mut call)?;
     given.without(&["--explain-choice"], "every choice is explained", "leave it out")?;

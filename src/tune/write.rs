@@ -5,7 +5,7 @@ use std::path::Path;
 
 use collcast_reports::model::Report;
 use collcast_reports::{json, markdown};
-use collcast_tuner::table::A_DOMAIN;
+use collcast_tuner::table::{A_DOMAIN, END, FOR};
 
 use super::advice::{Span, runs};
 use super::communicator::Communicator;
@@ -19,6 +19,8 @@ use crate::files;
 
 /// First words of every file.
 const PREDICTED: &str = "Written by `collcast tune`; check it with `collcast compare` on runs before and after.";
+/// What must hold of a table: NCCL does not compare what its ranks answer.
+const SAME: &str = "Every host needs the same table: a job hangs where ranks read different ones, or some read none.";
 
 /// Lines for a tuner plugin. NVIDIA's example takes one channel where no line matches or a line says -1, so every size has
 /// a line and every line its channels: what is not changed is NCCL's own choice, written out. Ours leaves those lines to
@@ -32,15 +34,16 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
         known.iter().filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?))).collect();
     if !known.is_empty() {
         // Our plugin refuses the table elsewhere (`hwbackend/tuner`).
-        let _ = writeln!(out, "# for: {}", known.join(" "));
+        let _ = writeln!(out, "{FOR} {}", known.join(" "));
     }
     // NICs do not matter to calls within a host.
     let several = calls.iter().any(|call| call.communicator.nodes > 1);
     let parts = machine.host.iter().filter(|(part, _)| several || *part != "nics");
     let parts: Vec<String> = parts.map(|(part, value)| format!("{part}={value}")).collect();
     if !parts.is_empty() {
-        let _ = writeln!(out, "# for: {}", parts.join(" "));
+        let _ = writeln!(out, "{FOR} {}", parts.join(" "));
     }
+    let _ = writeln!(out, "# {SAME}");
     let _ =
         writeln!(out, "# Undo: take NCCL_TUNER_PLUGIN out of the job's settings; `collcast tune undo FILE` does it.");
     let _ = writeln!(
@@ -56,8 +59,10 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
         (taken.prediction.instead_of.unwrap_or(taken.pair), taken.channels_most, call.advice.is_some())
     };
     // Lines do not overlap: their order is free.
+    let spans = runs(calls, key);
+    let lines = spans.len();
     let (changed, kept): (Vec<Span<'_>>, Vec<Span<'_>>) =
-        runs(calls, key).into_iter().partition(|span| span.calls[0].advice.is_some());
+        spans.into_iter().partition(|span| span.calls[0].advice.is_some());
     let sections =
         [("# changes:", changed), ("# kept: NCCL's own choices, for NVIDIA's example; ours leaves them to NCCL", kept)];
     let mut shape = ANY.to_owned();
@@ -72,6 +77,7 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
             line(&mut out, span);
         }
     }
+    let _ = writeln!(out, "{END} {lines} lines");
     out
 }
 
@@ -130,7 +136,7 @@ fn gains(calls: &[Tuned]) -> Option<String> {
 
 /// Lines of a Slurm script that load the table for a job, and those that undo it.
 fn slurm(folder: &Path, plugin: &Path, process: &Process) -> String {
-    let mut out = format!("# For a Slurm script, before srun. {PREDICTED}\n");
+    let mut out = format!("# For a Slurm script, before srun. {PREDICTED}\n# {SAME}\n");
     if !plugin.is_file() {
         let _ = writeln!(out, "# Put {LIBRARY} there: cargo build --release -p collcast-tuner");
     }
@@ -145,7 +151,7 @@ fn slurm(folder: &Path, plugin: &Path, process: &Process) -> String {
 /// The same for a container of Kubernetes.
 fn kubernetes(folder: &Path, process: &Process) -> String {
     let mut out = format!(
-        "# For a container; mount the table and libcollcast_tuner.so there. {PREDICTED}\n# Undo: take these variables out.\nenv:\n"
+        "# For a container; mount the table and libcollcast_tuner.so there. {PREDICTED}\n# {SAME}\n# Undo: take these variables out.\nenv:\n"
     );
     for (name, value) in loads(folder, &folder.join(LIBRARY), process) {
         // A string of JSON is one of YAML.
@@ -174,6 +180,11 @@ pub(super) fn nccl_env(variables: &Variables, process: &Process, machine: &Machi
     let mut out = format!("# NCCL settings for {name}, {ranks} ranks, hosts: {nodes}. {PREDICTED}\n");
     if variables.lines.is_empty() {
         let _ = writeln!(out, "# No lists of algorithms: {}.", variables.why);
+    }
+    if !variables.lines.is_empty() {
+        out.push_str(
+            "# These lists hold for every communicator of a process, and were judged for those ranks alone: they may slow others.\n",
+        );
     }
     for line in &variables.lines {
         let _ = writeln!(out, "{line}");

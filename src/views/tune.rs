@@ -282,7 +282,7 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
     });
     let sentence = sentence + &step.unwrap_or_default() + &process;
     let next = if written {
-        "`collcast tune install DIR` loads tuner.csv, or nccl.env does (`set -a; . nccl.env`); measure again and `collcast compare`"
+        "`collcast tune install DIR` loads tuner.csv; measure again and `collcast compare`"
     } else {
         "`--output DIR` writes the settings"
     };

@@ -9,6 +9,10 @@ use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 pub const NAME: &CStr = c"collcast";
 /// `ncclSuccess`.
 pub const SUCCESS: c_int = 0;
+/// `ncclInvalidUsage`.
+pub const INVALID_USAGE: c_int = 5;
+/// `NCCL_LOG_WARN`.
+pub const LOG_WARN: c_int = 2;
 /// `NCCL_LOG_INFO`.
 pub const LOG_INFO: c_int = 3;
 /// `NCCL_INIT`, which is on wherever `NCCL_DEBUG=INFO` is.

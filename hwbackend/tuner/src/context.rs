@@ -1,13 +1,14 @@
 //! What is known of one communicator: its lines of the table, the tuner before, the record.
 
-use std::ffi::{CStr, CString, OsStr, c_int};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_ulong, c_void};
 use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::{env, fs};
+use std::{env, fs, ptr};
 
-use libloading::os::unix::Library;
+use libloading::os::unix::{Library, RTLD_LAZY};
 
-use crate::abi::{Domains, Interface, LOG_INFO, Logger, SUBSYSTEM_INIT};
+use crate::abi::{Domains, LOG_INFO, LOG_WARN, Logger, SUBSYSTEM_INIT};
 use crate::host::Host;
 use crate::next::{Next, Start};
 use crate::record::{Line, Record};
@@ -24,8 +25,10 @@ pub struct Context {
     pub next: Option<Next>,
     record: Option<Record>,
     communicator: u64,
-    ranks: usize,
-    nodes: usize,
+    /// Ranks of the communicator.
+    pub ranks: usize,
+    /// Its hosts, or NVLink domains where these are larger.
+    pub nodes: usize,
 }
 
 /// A call, without what only one interface knows.
@@ -42,19 +45,15 @@ pub struct Call {
 }
 
 impl Context {
-    /// Reads what the variables name. What cannot be used is left out, with one line of the log each.
-    pub fn new(start: &Start) -> Self {
+    /// Reads what the variables name. What cannot be used is left out, with one line of the log each; none where a table
+    /// is, and `COLLCAST_TUNER_STRICT` forbids that.
+    pub fn new(start: &Start) -> Option<Self> {
         let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
-        let mut table = Table::default();
-        if let Some(paths) = variable("COLLCAST_TUNER_TABLE") {
-            let here = (version(start.interface), gpu());
-            for path in env::split_paths(&paths) {
-                match read(&path).and_then(|text| lines(&text, start, here.0, here.1.as_deref())) {
-                    Ok(found) => table.append(found),
-                    Err(why) => log(start.logger, &format!("{}: not used: {why}", path.display())),
-                }
-            }
-        }
+        let strict = variable("COLLCAST_TUNER_STRICT").is_some_and(|value| value != "0");
+        let table = match tables(start, variable("COLLCAST_TUNER_TABLE").as_deref()) {
+            (_, false) if strict => return None,
+            (table, _) => table,
+        };
         let named = variable("COLLCAST_TUNER_NEXT").filter(|name| name != OsStr::new("none"));
         let next = named.and_then(|name| match Next::load(&name.to_string_lossy(), start) {
             Ok(next) => Some(next),
@@ -71,7 +70,7 @@ impl Context {
             opened.ok()
         });
         let Start { communicator, ranks, nodes, .. } = *start;
-        Self { table, next, record, communicator, ranks, nodes }
+        Some(Self { table, next, record, communicator, ranks, nodes })
     }
 
     /// What the table says of a call, first of what NCCL can do.
@@ -106,8 +105,36 @@ impl Context {
     }
 }
 
+/// The lines of all tables that are named, and whether none of them was refused. One without lines for the communicator is
+/// not: that is so on each of its ranks.
+fn tables(start: &Start, paths: Option<&OsStr>) -> (Table, bool) {
+    let (mut table, mut whole) = (Table::default(), true);
+    let Some(paths) = paths else { return (table, whole) };
+    let (version, gpu) = (version(start), gpu());
+    let mut used = false;
+    for path in env::split_paths(paths) {
+        match read(&path).and_then(|text| lines(&text, start, version, gpu.as_deref())) {
+            Ok(found) => {
+                table.append(found);
+                used = true;
+            }
+            Err(why @ Refused::Nothing) => log(start.logger, &format!("{}: not used: {why}", path.display())),
+            Err(why) => {
+                whole = false;
+                let text = format!("{}: not used: {why}. A job hangs where other ranks use it", path.display());
+                warn(start.logger, &text);
+            }
+        }
+    }
+    if used {
+        let (lines, hash) = table.fingerprint();
+        log(start.logger, &format!("{lines} lines in use, hash {hash:016x}"));
+    }
+    (table, whole)
+}
+
 /// The lines of a text for a communicator, where it is for this machine.
-fn lines(text: &str, start: &Start, version: Version, gpu: Option<&str>) -> Result<Table, String> {
+fn lines(text: &str, start: &Start, version: Version, gpu: Option<&str>) -> Result<Table, Refused> {
     let made_for = MadeFor::of(text);
     let known = match (version, made_for.nccl) {
         (Version::Known(major, minor), _) => Some((major, minor)),
@@ -120,7 +147,6 @@ fn lines(text: &str, start: &Start, version: Version, gpu: Option<&str>) -> Resu
         .check(known, gpu)
         .and_then(|()| made_for.check_host(&host()))
         .and_then(|()| Table::read(text, communicator(start)))
-        .map_err(|why: Refused| why.to_string())
 }
 
 /// What NCCL says of the communicator.
@@ -133,14 +159,14 @@ fn communicator(start: &Start) -> Communicator {
 }
 
 /// Reads a file within bounds; a pipe or a device is none.
-fn read(path: &Path) -> Result<String, String> {
-    let is_file = fs::metadata(path).map_err(|why| why.to_string())?.is_file();
-    if !is_file {
-        return Err("it is no file".to_owned());
+fn read(path: &Path) -> Result<String, Refused> {
+    let refused = |why: std::io::Error| Refused::File(why.to_string());
+    if !fs::metadata(path).map_err(refused)?.is_file() {
+        return Err(Refused::File("it is no file".to_owned()));
     }
     let mut text = String::new();
-    let file = fs::File::open(path).map_err(|why| why.to_string())?;
-    file.take(BYTES_MAX as u64 + 1).read_to_string(&mut text).map_err(|why| why.to_string())?;
+    let file = fs::File::open(path).map_err(refused)?;
+    file.take(BYTES_MAX as u64 + 1).read_to_string(&mut text).map_err(refused)?;
     Ok(text)
 }
 
@@ -153,25 +179,57 @@ enum Version {
     Within(u32, u32),
 }
 
-/// The version of the NCCL that asks: of the library in this process, else by the interface.
-fn version(interface: Interface) -> Version {
+/// The version of the NCCL that asks: of the library that its logger is in, or of this process, else by the interface.
+fn version(start: &Start) -> Version {
+    // An interpreter has no loader to ask.
+    let told = if cfg!(miri) {
+        None
+    } else {
+        start.logger.and_then(library_of).and_then(|library| told(&library)).or_else(|| told(&Library::this()))
+    };
+    told.unwrap_or_else(|| {
+        let (from, to) = start.interface.minors();
+        Version::Within(from, to)
+    })
+}
+
+/// The version that an NCCL says it has.
+fn told(library: &Library) -> Option<Version> {
     type GetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
     let mut code: c_int = 0;
-    // An interpreter has no loader to ask.
-    let library = (!cfg!(miri)).then(Library::this);
     // SAFETY: a function of that name is NCCL's, which writes one number.
-    let ask = |library: Library| unsafe {
-        library.get::<GetVersion>(b"ncclGetVersion\0").is_ok_and(|get| get(&mut code) == 0)
-    };
-    let told = library.is_some_and(ask);
-    match u32::try_from(code) {
-        // `NCCL_VERSION(2, 28, 9)` is 22809 from 2.9 on.
-        Ok(code @ 10_000..) if told => Version::Known(code / 10_000, code % 10_000 / 100),
-        _ => {
-            let (from, to) = interface.minors();
-            Version::Within(from, to)
-        }
-    }
+    let told = unsafe { library.get::<GetVersion>(b"ncclGetVersion\0").is_ok_and(|get| get(&mut code) == 0) };
+    let code = u32::try_from(code).ok().filter(|_| told)?;
+    // `NCCL_VERSION(2, 28, 9)` is 22809 from 2.9 on.
+    (code >= 10_000).then_some(Version::Known(code / 10_000, code % 10_000 / 100))
+}
+
+/// `Dl_info` of `<dlfcn.h>`: a library's file and place, the next symbol's name and place.
+#[repr(C)]
+struct Place {
+    file: *const c_char,
+    base: *mut c_void,
+    symbol: *const c_char,
+    address: *mut c_void,
+}
+
+/// `RTLD_NOLOAD` of Linux: a library that is loaded already, or none.
+const RTLD_NOLOAD: c_int = 4;
+
+unsafe extern "C" {
+    fn dladdr(address: *const c_void, place: *mut Place) -> c_int;
+}
+
+/// NCCL's library, by a function in it. Python loads it for itself alone, so that its symbols are not those of the process.
+fn library_of(logger: Logger) -> Option<Library> {
+    let none = ptr::null_mut();
+    let mut place = Place { file: ptr::null(), base: none, symbol: ptr::null(), address: none };
+    // SAFETY: the address is only looked up, and the place is ours.
+    let found = unsafe { dladdr(logger as *const c_void, &raw mut place) } != 0 && !place.file.is_null();
+    // SAFETY: the loader's name of a library, which stays as long as the library does: it is the one that calls.
+    let file = found.then(|| unsafe { CStr::from_ptr(place.file) })?;
+    // SAFETY: what is loaded already runs no initialiser.
+    unsafe { Library::open(Some(OsStr::from_bytes(file.to_bytes())), RTLD_LAZY | RTLD_NOLOAD) }.ok()
 }
 
 /// The first GPU's name, as the driver has it: `Model: NVIDIA H200`.
@@ -185,10 +243,19 @@ fn gpu() -> Option<String> {
 
 /// One line of NCCL's log, where there is one.
 fn log(logger: Option<Logger>, text: &str) {
+    say(logger, (LOG_INFO, SUBSYSTEM_INIT), text);
+}
+
+/// One that `NCCL_DEBUG=WARN` shows too, whatever `NCCL_DEBUG_SUBSYS` is.
+fn warn(logger: Option<Logger>, text: &str) {
+    say(logger, (LOG_WARN, c_ulong::MAX), text);
+}
+
+fn say(logger: Option<Logger>, (level, subsystems): (c_int, c_ulong), text: &str) {
     const FILE: &CStr = c"collcast-tuner";
     let text = text.replace('\0', " ");
     if let (Some(logger), Ok(text)) = (logger, CString::new(format!("TUNER/Collcast: {text}"))) {
         // SAFETY: NCCL's logger takes a `printf` format and its values: `%s` and a text that ends in a zero.
-        unsafe { logger(LOG_INFO, SUBSYSTEM_INIT, FILE.as_ptr(), 0, c"%s".as_ptr(), text.as_ptr()) };
+        unsafe { logger(level, subsystems, FILE.as_ptr(), 0, c"%s".as_ptr(), text.as_ptr()) };
     }
 }

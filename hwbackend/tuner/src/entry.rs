@@ -1,20 +1,38 @@
 //! The symbols that NCCL looks for, newest first: `ncclTunerPlugin_v6` to `_v2`.
 //!
-//! No panic passes this border: whatever happens inside, NCCL is told that all went well, and decides by itself.
+//! No panic passes this border: whatever happens inside, NCCL is told that all went well, and decides by itself. Only `init`
+//! fails, where the user asks for that (`COLLCAST_TUNER_STRICT`).
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use crate::abi::{
-    Get2, Get3, Get4, Init2, Init5, Interface, Logger, NAME, Plugin, Plugin2, Plugin3, Plugin4, Plugin5, Plugin6,
-    SUCCESS, cells,
+    Get2, Get3, Get4, INVALID_USAGE, Init2, Init5, Interface, Logger, NAME, Plugin, Plugin2, Plugin3, Plugin4, Plugin5,
+    Plugin6, SUCCESS, cells,
 };
 use crate::context::{Call, Context};
 use crate::next::{Asked, Start};
+use crate::table::Entry;
 
-/// Index of PAT, which NCCL 2.21 does not have.
-const PAT: usize = 6;
+/// Indices of algorithms, but for PAT, which NCCL 2.21 does not have.
+const TREE: usize = 0;
+const RING: usize = 1;
+const COLLNET_DIRECT: usize = 2;
+const COLLNET_CHAIN: usize = 3;
+const NVLS: usize = 4;
+const NVLS_TREE: usize = 5;
+/// Index of the protocol Simple.
+const SIMPLE: usize = 2;
+/// Indices of collectives.
+const ALL_GATHER: usize = 2;
+const REDUCE_SCATTER: usize = 3;
+const ALL_REDUCE: usize = 4;
+/// Ranks beyond which NCCL multiplies Ring's costs of FP8 by 1024, since a ring adds too often for it (2.24 to 2.30,
+/// `src/enqueue.cc`).
+const FP8_RANKS: usize = 8;
+/// A ring that costs so many times another choice is one of these.
+const RELEGATED: f32 = 500.0;
 
 /// Runs what may not fail.
 fn guarded(work: impl FnOnce()) -> c_int {
@@ -50,7 +68,12 @@ unsafe fn start(out: *mut *mut c_void, start: &Start) -> c_int {
     // SAFETY: as the caller says.
     let Some(out) = (unsafe { out.as_mut() }) else { return SUCCESS };
     *out = ptr::null_mut();
-    guarded(|| *out = Box::into_raw(Box::new(Context::new(start))).cast())
+    let mut code = SUCCESS;
+    guarded(|| match Context::new(start) {
+        Some(context) => *out = Box::into_raw(Box::new(context)).cast(),
+        None => code = INVALID_USAGE,
+    });
+    code
 }
 
 macro_rules! init_of {
@@ -95,9 +118,12 @@ unsafe fn answer(given: *mut c_void, asked: &Asked) {
     // SAFETY: as the caller says.
     let Some((costs, width)) = (unsafe { cells(asked.costs, asked.algorithms, asked.protocols) }) else { return };
     let place = |algorithm: usize, protocol: usize| (protocol < width).then_some(algorithm * width + protocol);
+    let adds = context.ranks > FP8_RANKS && [REDUCE_SCATTER, ALL_REDUCE].contains(&call.collective);
     // A negative cost is of what NCCL cannot do here; -1024 is one that it made of -1.
     let chosen = context.choose(call, |entry| {
-        place(entry.algorithm, entry.protocol).and_then(|at| costs.get(at)).is_some_and(|&cost| cost >= 0.0)
+        let cost = place(entry.algorithm, entry.protocol).and_then(|at| costs.get(at));
+        let is_relegated = |cost: f32| costs.iter().any(|&other| other > 0.0 && cost > RELEGATED * other);
+        cost.is_some_and(|&cost| cost >= 0.0 && !(adds && entry.algorithm == RING && is_relegated(cost)))
     });
     if let Some(entry) = chosen {
         if let Some(cost) = place(entry.algorithm, entry.protocol).and_then(|at| costs.get_mut(at)) {
@@ -181,13 +207,7 @@ unsafe extern "C" fn get2(
         // SAFETY: NCCL gives a context of `init`.
         let Some(context) = (unsafe { context(given) }) else { return };
         let call = call(collective, bytes, pipe_ops, 0);
-        // What NCCL can do it says of the network and of switches alone.
-        let chosen = context.choose(call, |entry| match entry.algorithm {
-            0 | 1 => true,
-            2 | 3 => collnet != 0,
-            4 | 5 => nvls != 0,
-            PAT.. => false,
-        });
+        let chosen = context.choose(call, |entry| has(context.nodes, collective, entry, (collnet != 0, nvls != 0)));
         // SAFETY: the three places are NCCL's own numbers.
         let places = unsafe { (algorithm.as_mut(), protocol.as_mut(), channels.as_mut()) };
         let (by, pair, number) = match (chosen, places) {
@@ -210,6 +230,19 @@ unsafe extern "C" fn get2(
         };
         context.record(call, by, pair, number);
     })
+}
+
+/// Whether NCCL 2.21 has a choice for a collective (`src/graph/tuning.cc`). What it can do here it says of the network and of
+/// switches alone.
+fn has(nodes: usize, collective: c_int, entry: &Entry, (collnet, nvls): (bool, bool)) -> bool {
+    match (usize::try_from(collective), entry.algorithm, entry.protocol) {
+        (_, RING, _) | (Ok(ALL_REDUCE), TREE, _) => true,
+        (Ok(ALL_GATHER | REDUCE_SCATTER | ALL_REDUCE), COLLNET_DIRECT, SIMPLE)
+        | (Ok(ALL_REDUCE), COLLNET_CHAIN, SIMPLE) => collnet,
+        (Ok(ALL_GATHER | REDUCE_SCATTER | ALL_REDUCE), NVLS, SIMPLE) => nvls && (nodes == 1 || collnet),
+        (Ok(ALL_REDUCE), NVLS_TREE, SIMPLE) => nvls && nodes > 1,
+        _ => false,
+    }
 }
 
 unsafe extern "C" fn end(context: *mut c_void) -> c_int {

@@ -2,12 +2,16 @@
 //!
 //! NCCL 2.21 to 2.30 load it by `NCCL_TUNER_PLUGIN`. When a communicator is made, the lines of its number of ranks and
 //! hosts become one sorted list for each collective ([`table`]); a call is then a binary search: no allocation, no lock.
-//! Where no line matches, the tuner that was there before is asked (`COLLCAST_TUNER_NEXT`), else NCCL decides. Whatever
-//! is wrong with a table, the job runs as without it, and one line of `NCCL_DEBUG=INFO` says why.
+//! Where no line matches, the tuner that was there before is asked (`COLLCAST_TUNER_NEXT`), else NCCL decides.
+//!
+//! NCCL does not compare what its ranks answer: every host needs the same table. A rank that refuses its table leaves calls to
+//! NCCL, and one line of `NCCL_DEBUG=WARN` says why; where others use theirs the job hangs. `COLLCAST_TUNER_STRICT=1` makes
+//! `init` fail instead. A line of `NCCL_DEBUG=INFO` has a hash of the lines in use, by which hosts can be compared.
 //!
 //! | variable | what it names |
 //! |---|---|
 //! | `COLLCAST_TUNER_TABLE` | the table; several are separated by `:`, and of two lines for a call the first holds |
+//! | `COLLCAST_TUNER_STRICT` | `1`: no communicator is made where a table cannot be used |
 //! | `COLLCAST_TUNER_NEXT` | the library of another tuner |
 //! | `COLLCAST_TUNER_RECORD` | a file that gets a line for each call: what was asked and chosen |
 //!

@@ -5,14 +5,15 @@
 use std::fs::File;
 use std::io::{self, Cursor, Write as _};
 use std::path::Path;
+use std::process;
 
 use crate::table::{ALGORITHMS, COLLECTIVES, PROTOCOLS};
 
 /// The columns. `by`: `table`, `next` (the other tuner) or `nccl`. Algorithm and protocol are the cheapest cell when NCCL
 /// goes on; channels 0 are NCCL's.
 pub const HEADER: &str =
-    "communicator,ranks,nodes,collective,bytes,pipe_ops,registered,by,algorithm,protocol,channels\n";
-/// Bytes of the longest line: eleven numbers of up to 20 digits.
+    "communicator,ranks,nodes,collective,bytes,pipe_ops,registered,by,algorithm,protocol,channels,pid\n";
+/// Bytes of the longest line: twelve numbers of up to 20 digits.
 const LINE_MAX: usize = 256;
 
 /// What was asked and chosen.
@@ -42,19 +43,31 @@ pub struct Line {
 
 /// The file.
 #[derive(Debug)]
-pub struct Record(File);
+pub struct Record {
+    file: File,
+    pid: u32,
+}
 
 impl Record {
-    /// Opens the file at its end; a new one gets the header.
+    /// Opens the file at its end. Who makes it writes the header: of several processes that is one.
     ///
     /// # Errors
-    /// What the system says.
+    /// What the system says, or a path that is no file: a pipe would hold up the job.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let mut file = File::options().append(true).create(true).open(path)?;
-        if file.metadata()?.len() == 0 {
-            file.write_all(HEADER.as_bytes())?;
-        }
-        Ok(Self(file))
+        let file = match File::options().append(true).create_new(true).open(path) {
+            Ok(mut new) => {
+                new.write_all(HEADER.as_bytes())?;
+                new
+            }
+            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {
+                if !path.metadata()?.is_file() {
+                    return Err(io::Error::other("it is no file"));
+                }
+                File::options().append(true).open(path)?
+            }
+            Err(why) => return Err(why),
+        };
+        Ok(Self { file, pid: process::id() })
     }
 
     /// Writes a line; what the disk says is nobody's business in a job.
@@ -66,13 +79,15 @@ impl Record {
         let protocol = line.pair.map_or("-", |(_, protocol)| name(&PROTOCOLS, protocol));
         let Line { communicator, ranks, nodes, bytes, pipe_ops, by, channels, .. } = line;
         let (collective, registered) = (name(&COLLECTIVES, line.collective), u8::from(line.registered));
+        let Self { file, pid } = self;
+        let mut file = file;
         let made = writeln!(
             text,
-            "{communicator:x},{ranks},{nodes},{collective},{bytes},{pipe_ops},{registered},{by},{algorithm},{protocol},{channels}"
+            "{communicator:x},{ranks},{nodes},{collective},{bytes},{pipe_ops},{registered},{by},{algorithm},{protocol},{channels},{pid}"
         );
         let length = usize::try_from(text.position()).unwrap_or(0);
         if made.is_ok() {
-            let _ = (&self.0).write(buffer.get(..length).unwrap_or_default());
+            let _ = file.write(buffer.get(..length).unwrap_or_default());
         }
     }
 }

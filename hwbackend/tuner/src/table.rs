@@ -8,8 +8,9 @@
 //!
 //! A line is `collective,min_bytes,max_bytes,algorithm,protocol,channels,nodes,ranks[,pipe ops[,registered]]`, as NVIDIA's
 //! example plugin takes it. A comment `# for: nccl=2.28.9 gpu=H200` says what the table was made for, and
-//! `# for: gpus=8x2335 switches=4x22a3 nics=8x400` on which host it was measured. Unlike the example,
-//! a line with a name that does not exist is an error, and with it the whole table: half of a table is none.
+//! `# for: gpus=8x2335 switches=4x22a3 nics=8x400` on which host it was measured. A table with such a comment ends in
+//! `# end: 31 lines`. Unlike the example, a line with a name that does not exist is an error, and with it the whole table:
+//! half of a table is none.
 
 use std::fmt;
 
@@ -25,6 +26,10 @@ pub const COLLECTIVES: [&str; 5] = ["broadcast", "reduce", "allgather", "reduces
 pub const BYTES_MAX: usize = 1 << 20;
 /// Begins a comment above lines that hold for so many ranks of the communicator in each NVLink domain.
 pub const A_DOMAIN: &str = "# ranks of a domain:";
+/// Begins a comment that says what a table was made for.
+pub const FOR: &str = "# for:";
+/// Begins the last comment of such a table: `# end: 31 lines`.
+pub const END: &str = "# end:";
 /// Most channels that NCCL has (`MAXCHANNELS`).
 const CHANNELS_MAX: u32 = 64;
 
@@ -81,6 +86,8 @@ pub struct Table {
 /// Why a table is not used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refused {
+    /// It cannot be read, in the system's words.
+    File(String),
     /// A line that is none, from 1.
     Line(usize),
     /// It has no line for this communicator.
@@ -89,6 +96,8 @@ pub enum Refused {
     TooLong,
     /// The file does not end in a line end: its writer was stopped, or it was cut.
     Cut,
+    /// Its last line is not there, or counts other lines.
+    End,
     /// It is for another version of NCCL: the table's, and this one.
     Version((u32, u32), (u32, u32)),
     /// It is for another GPU: the table's, and this one.
@@ -100,10 +109,12 @@ pub enum Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::File(why) => f.write_str(why),
             Self::Line(line) => write!(f, "line {line} is no line of a table"),
             Self::Nothing => write!(f, "no line is for this number of ranks and hosts"),
             Self::TooLong => write!(f, "it has more than {BYTES_MAX} bytes"),
             Self::Cut => write!(f, "it ends within a line"),
+            Self::End => write!(f, "its last line, `{END}`, is not there or counts other lines: it was cut or edited"),
             Self::Version(table, here) => {
                 write!(f, "it is for NCCL {}.{}, and this is {}.{}", table.0, table.1, here.0, here.1)
             }
@@ -119,7 +130,7 @@ impl MadeFor {
     /// What the comments of a text say.
     pub fn of(text: &str) -> Self {
         let mut found = Self::default();
-        let lines = text.lines().filter_map(|line| line.strip_prefix("# for:"));
+        let lines = text.lines().filter_map(|line| line.strip_prefix(FOR));
         for (key, value) in lines.flat_map(str::split_whitespace).filter_map(|word| word.split_once('=')) {
             match key {
                 "nccl" => {
@@ -179,30 +190,13 @@ impl Table {
     /// # Errors
     /// A text that is no table, or has no line for it.
     pub fn read(text: &str, communicator: Communicator) -> Result<Self, Refused> {
-        if text.len() > BYTES_MAX {
-            return Err(Refused::TooLong);
-        }
-        if !text.ends_with('\n') {
-            return Err(Refused::Cut);
-        }
-        let mut table = Self::default();
-        let (mut kept, mut known, mut shaped) = (false, false, true);
-        for (number, line) in (1..).zip(text.lines()) {
-            let line = line.trim();
-            if line.is_empty() || line.starts_with('#') {
-                kept = (kept || line.starts_with("# kept:")) && !line.starts_with("# changes:");
-                if let Some(text) = line.strip_prefix(A_DOMAIN) {
-                    shaped = is_shape(text, communicator.a_domain).ok_or(Refused::Line(number))?;
-                }
-                continue;
-            }
-            let (collective, entry, here) = parse(line, communicator).ok_or(Refused::Line(number))?;
-            let here = here && shaped;
+        let (mut table, mut known) = (Self::default(), false);
+        walk(text, communicator, |collective, entry, here, kept| {
             known |= here;
             if here && !kept {
                 table.entries[collective].push(entry);
             }
-        }
+        })?;
         if !known {
             return Err(Refused::Nothing);
         }
@@ -210,16 +204,36 @@ impl Table {
         Ok(table)
     }
 
-    /// Whether a text is a table, whatever communicators it is for.
+    /// How many lines of a text change NCCL's own choice, whatever communicators they are for.
     ///
     /// # Errors
     /// A text that is no table, or has no line.
-    pub fn check(text: &str) -> Result<(), Refused> {
-        let lines = text.lines().map(str::trim).any(|line| !line.is_empty() && !line.starts_with('#'));
-        match Self::read(text, Communicator { ranks: 0, nodes: 0, a_domain: None }) {
-            Err(Refused::Nothing) if lines => Ok(()),
-            read => read.map(drop),
+    pub fn check(text: &str) -> Result<usize, Refused> {
+        let (mut lines, mut changes) = (0, 0);
+        let any = Communicator { ranks: 0, nodes: 0, a_domain: None };
+        walk(text, any, |_, _, _, kept| {
+            lines += 1;
+            changes += usize::from(!kept);
+        })?;
+        if lines == 0 { Err(Refused::Nothing) } else { Ok(changes) }
+    }
+
+    /// How many lines there are, and a hash of them (FNV-1a of 64 bits): hosts that answer alike have the same.
+    pub fn fingerprint(&self) -> (usize, u64) {
+        let (mut lines, mut hash) = (0, 0xcbf2_9ce4_8422_2325_u64);
+        for (collective, entry) in
+            (0_u64..).zip(&self.entries).flat_map(|(c, entries)| entries.iter().map(move |e| (c, e)))
+        {
+            lines += 1;
+            let Entry { from, to, algorithm, protocol, channels, pipe_ops, registered } = *entry;
+            let (pipe_ops, registered) = (pipe_ops.map_or(u64::MAX, u64::from), registered.map_or(u64::MAX, u64::from));
+            let numbers =
+                [collective, from, to, algorithm as u64, protocol as u64, channels.into(), pipe_ops, registered];
+            for byte in numbers.into_iter().flat_map(u64::to_le_bytes) {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
         }
+        (lines, hash)
     }
 
     /// Appends the lines of another table, which hold where this one has none.
@@ -258,6 +272,39 @@ impl Table {
                 && entry.registered.is_none_or(|needed| needed == registered)
         })
     }
+}
+
+/// Hands on each line of a text: its collective, what to take, whether it is for a communicator, and whether it repeats NCCL's
+/// own choice.
+fn walk(text: &str, of: Communicator, mut take: impl FnMut(usize, Entry, bool, bool)) -> Result<(), Refused> {
+    if text.len() > BYTES_MAX {
+        return Err(Refused::TooLong);
+    }
+    if !text.ends_with('\n') {
+        return Err(Refused::Cut);
+    }
+    let (mut kept, mut shaped) = (false, true);
+    // Several tables may stand one after another: what is open is the last.
+    let (mut headed, mut lines) = (false, 0);
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        if let Some(text) = line.strip_prefix(A_DOMAIN) {
+            shaped = is_shape(text, of.a_domain).ok_or(Refused::Line(number))?;
+        } else if let Some(text) = line.strip_prefix(END) {
+            if text.trim() != format!("{lines} lines") {
+                return Err(Refused::End);
+            }
+            (headed, lines) = (false, 0);
+        } else if line.is_empty() || line.starts_with('#') {
+            kept = (kept || line.starts_with("# kept:")) && !line.starts_with("# changes:");
+            headed |= line.starts_with(FOR);
+        } else {
+            let (collective, entry, here) = parse(line, of).ok_or(Refused::Line(number))?;
+            lines += 1;
+            take(collective, entry, here && shaped, kept);
+        }
+    }
+    if headed { Err(Refused::End) } else { Ok(()) }
 }
 
 /// Whether ranks of a domain are those of a comment, as far as NCCL says them: `4 to 8`, or `any`.
@@ -304,7 +351,8 @@ mod tests {
         allreduce,0,1024,ring,ll,4,1,8,-1,-1\n\
         allreduce,1025,18446744073709551615,nvls,simple,16,1,8,-1,-1\n\
         allgather,0,100,ring,ll128,-1,-1,-1\n\
-        allreduce,0,1024,tree,ll,2,2,16\n";
+        allreduce,0,1024,tree,ll,2,2,16\n\
+        # end: 4 lines\n";
 
     /// Goal: a communicator gets its lines; ends of ranges belong to them.
     #[test]
@@ -319,6 +367,10 @@ mod tests {
         assert_eq!(table.matching(2, 100, 1, false).next().unwrap().channels, 0);
         assert_eq!(table.matching(9, 1, 1, false).next(), None);
         assert_eq!(read(TEXT, 16, 2).unwrap().matching(4, 5, 1, true).next().unwrap().algorithm, 0);
+        // What differs in a line that is used differs in the hash; comments do not count.
+        let print = |text: &str| read(text, 8, 1).unwrap().fingerprint();
+        assert_eq!((print(TEXT).0, print(&TEXT.replace("H200", "H100"))), (3, print(TEXT)));
+        assert_ne!(print(TEXT), print(&TEXT.replace("ll,4,", "ll,8,")));
     }
 
     /// Goal: what repeats NCCL's own choice is left to NCCL, in each of several tables in a row, and is no reason to refuse one.
@@ -331,6 +383,7 @@ mod tests {
         assert_eq!((found(&both, 9), found(&both, 10)), (0, 2));
         assert_eq!(found(&read(kept, 8, 1).unwrap(), 9), 0);
         assert_eq!(read(kept, 4, 1), Err(Refused::Nothing));
+        assert_eq!((Table::check(kept), Table::check(&format!("{changed}{kept}"))), (Ok(0), Ok(1)));
     }
 
     /// Goal: a table that is not whole is refused with its line.
@@ -346,10 +399,14 @@ mod tests {
             ("allreduce,0,1,ring,ll,4,1,8,-1,-1,-1\n", Refused::Line(1)),
             ("allreduce,0,1,ring,ll,4,1,4\n", Refused::Nothing),
             ("# nothing\n", Refused::Nothing),
+            ("# for: gpu=H200\nallreduce,0,1,ring,ll,4,1,8\n", Refused::End),
+            (&TEXT.replace("\nallgather,0,100,ring,ll128,-1,-1,-1", ""), Refused::End),
+            (&format!("{TEXT}# for: gpu=H200\n"), Refused::End),
         ] {
             assert_eq!(read(text, 8, 1), Err(why), "{text}");
         }
         assert_eq!(read(&"#\n".repeat(BYTES_MAX), 8, 1), Err(Refused::TooLong));
+        assert!(read(&TEXT.repeat(2), 8, 1).is_ok());
     }
 
     /// Goal: a table is refused for another version or GPU, and only where both are known.

@@ -39,7 +39,7 @@ int ncclGetVersion(int *out) {
   return version < 0 ? 1 : 0;
 }
 
-static void logger(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
+static void own_logger(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
   va_list values;
   (void)flags, (void)file, (void)line;
   fprintf(stderr, "log %d ", level);
@@ -48,6 +48,10 @@ static void logger(int level, unsigned long flags, const char *file, int line, c
   va_end(values);
   fputc('\n', stderr);
 }
+
+static logger_t logger = own_logger;
+/* What costs of a ring are multiplied by. */
+static float ring = 1;
 
 static struct plugin *plugin;
 static void *context;
@@ -58,7 +62,7 @@ static void ask(int collective, size_t bytes, int ops, int registered, int close
   float table[ALGORITHMS][PROTOCOLS];
   float *costs = &table[0][0];
   int cell, algorithm = -1, protocol = -1, channels = 0, changed = 0;
-  for (cell = 0; cell < ALGORITHMS * PROTOCOLS; cell++) costs[cell] = 10.0f + cell;
+  for (cell = 0; cell < ALGORITHMS * PROTOCOLS; cell++) costs[cell] = (10.0f + cell) * (cell / PROTOCOLS == 1 ? ring : 1);
   if (closed >= 0) costs[closed] = closed % 2 ? -1024.0f : -1.0f;
   if (interface == 2) {
     ((get2_t)plugin->get)(context, collective, bytes, 0, closed != 14, ops, &algorithm, &protocol, &channels);
@@ -71,7 +75,7 @@ static void ask(int collective, size_t bytes, int ops, int registered, int close
     int best = -1;
     for (cell = 0; cell < ALGORITHMS * PROTOCOLS; cell++) {
       if (costs[cell] >= 0 && (best < 0 || costs[cell] < costs[best])) best = cell;
-      changed += costs[cell] != (cell == closed ? (closed % 2 ? -1024.0f : -1.0f) : 10.0f + cell);
+      changed += costs[cell] != (cell == closed ? (closed % 2 ? -1024.0f : -1.0f) : (10.0f + cell) * (cell / PROTOCOLS == 1 ? ring : 1));
     }
     algorithm = best / PROTOCOLS;
     protocol = best % PROTOCOLS;
@@ -98,6 +102,9 @@ int main(int count, char **words) {
   if (getenv("HARNESS_NCCL")) version = atoi(getenv("HARNESS_NCCL"));
   void *library = dlopen(words[1], RTLD_NOW | RTLD_LOCAL);
   if (!library) return fprintf(stderr, "%s\n", dlerror()), 3;
+  if (getenv("HARNESS_RING")) ring = atof(getenv("HARNESS_RING"));
+  /* An NCCL that the process cannot see. */
+  if (getenv("HARNESS_LIBRARY")) logger = (logger_t)dlsym(dlopen(getenv("HARNESS_LIBRARY"), RTLD_NOW | RTLD_LOCAL), "ncclDebugLog");
   interface = atoi(words[2]);
   snprintf(symbol, sizeof symbol, "ncclTunerPlugin_v%d", interface);
   plugin = dlsym(library, symbol);

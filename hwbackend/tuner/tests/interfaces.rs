@@ -18,6 +18,7 @@ struct Built {
     library: PathBuf,
     /// Other tuners, by interface.
     others: Vec<PathBuf>,
+    nccl: PathBuf,
 }
 
 fn cc(arguments: &[&str]) -> bool {
@@ -72,8 +73,9 @@ fn built() -> Option<&'static Built> {
             ]));
             into
         };
-        let others = ALL.map(other).to_vec();
-        Some(Built { harness, library: library().unwrap(), others, _folder: folder })
+        let (others, nccl) = (ALL.map(other).to_vec(), at("libnccl.so"));
+        assert!(cc(&["-O2", "-Wall", "-shared", "-fPIC", "-o", nccl.to_str().unwrap(), &source("nccl.c")]));
+        Some(Built { harness, library: library().unwrap(), others, nccl, _folder: folder })
     });
     if built.is_none() {
         let _ = writeln!(std::io::stderr(), "skipped: there is no C compiler");
@@ -81,22 +83,29 @@ fn built() -> Option<&'static Built> {
     built.as_ref()
 }
 
-/// Answers to calls, the log, and how it ended.
+/// Answers to calls, what the log says is in use, and what else it says.
 struct Answer {
     lines: Vec<Vec<i64>>,
     chunk: String,
+    used: String,
     log: String,
 }
 
 fn run(interface: u32, ranks: u32, nodes: u32, calls: &str, variables: &[(&str, &str)]) -> Answer {
     let built = built().unwrap();
     let output = raw(built, interface, (ranks, nodes), calls, variables);
-    let log = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "v{interface} {calls}: {:?} {log}", output.status);
+    let all = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "v{interface} {calls}: {:?} {all}", output.status);
+    let (used, log): (Vec<&str>, Vec<&str>) = all.lines().partition(|line| line.contains(" lines in use, hash "));
     let text = String::from_utf8(output.stdout).unwrap();
     let (chunk, lines): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("chunk"));
     let numbers = |line: &&str| line.split(' ').map(|number| number.parse().unwrap()).collect();
-    Answer { lines: lines.iter().map(numbers).collect(), chunk: chunk.concat(), log }
+    Answer {
+        lines: lines.iter().map(numbers).collect(),
+        chunk: chunk.concat(),
+        used: used.concat(),
+        log: log.join("\n"),
+    }
 }
 
 fn raw(built: &Built, interface: u32, (ranks, nodes): (u32, u32), calls: &str, variables: &[(&str, &str)]) -> Output {
@@ -112,7 +121,8 @@ const TABLE: &str = "# for: nccl=2.28.9 gpu=H200\n\
     allreduce,0,65535,ring,ll,4,1,8,-1,-1\n\
     allreduce,65536,18446744073709551615,nvls,simple,16,1,8,-1,-1\n\
     allgather,0,18446744073709551615,ring,ll,-1,1,8\n\
-    allreduce,0,18446744073709551615,ring,simple,2,2,16,-1,-1\n";
+    allreduce,0,18446744073709551615,ring,simple,2,2,16,-1,-1\n\
+    # end: 4 lines\n";
 
 fn table(folder: &Path, text: &[u8]) -> String {
     let path = folder.join("tuner.csv");
@@ -124,7 +134,7 @@ fn table(folder: &Path, text: &[u8]) -> String {
 /// where nothing matches nothing changes.
 #[test]
 fn every_interface_answers_from_the_table() {
-    let Some(_) = built() else { return };
+    let Some(built) = built() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = table(folder.path(), TABLE.as_bytes());
     for interface in ALL {
@@ -150,6 +160,8 @@ fn every_interface_answers_from_the_table() {
         let taken: Vec<&[i64]> = answer.lines.iter().map(|line| &line[..3]).collect();
         assert_eq!(taken, expected, "v{interface}");
         assert_eq!(answer.log, "", "v{interface}");
+        // 3 is INFO, 2 is WARN.
+        assert!(answer.used.starts_with("log 3 TUNER/Collcast: 3 lines in use"), "{}", answer.used);
         let other = run(interface, 16, 2, "4 5 1 0 -1\n", &told);
         assert_eq!(other.lines[0][..3], [1, 2, 2], "v{interface}");
         let none = run(interface, 4, 1, "4 5 1 0 -1\n", &told);
@@ -158,6 +170,58 @@ fn every_interface_answers_from_the_table() {
         let foreign = run(interface, 8, 1, "4 5 1 0 -1\n", &[variables[0], ("HARNESS_NCCL", "22707")]);
         assert_eq!(&foreign.lines[0][..3], nothing, "v{interface}");
         assert!(foreign.log.contains("it is for NCCL 2.28, and this is 2.27"), "{}", foreign.log);
+        assert!(foreign.log.starts_with("log 2 ") && none.log.starts_with("log 3 "), "{}{}", foreign.log, none.log);
+        // An NCCL that the process cannot see is found by its logger.
+        let hidden = [variables[0], ("HARNESS_LIBRARY", built.nccl.to_str().unwrap())];
+        let answer = run(interface, 8, 1, "4 65535 1 0 -1\n", &hidden);
+        assert_eq!((&answer.lines[0][..3], answer.log.as_str()), (&[1, 0, 4][..], ""), "v{interface}");
+    }
+}
+
+/// Goal: where the user asks for it no communicator is made whose table cannot be used; one without lines for it is no fault.
+#[test]
+fn a_strict_job_does_not_start() {
+    let Some(built) = built() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = table(folder.path(), TABLE.replace("# end: 4 lines\n", "").as_bytes());
+    for interface in ALL {
+        for (strict, ranks, code) in [("1", 8, 5), ("0", 8, 0)] {
+            let variables = [("COLLCAST_TUNER_TABLE", path.as_str()), ("COLLCAST_TUNER_STRICT", strict)];
+            let output =
+                raw(built, interface, (ranks, 1), "", &[&variables[..], &[("HARNESS_NCCL", "22809")]].concat());
+            let log = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "v{interface}: {log}");
+            assert!(log.contains("its last line, `# end:`, is not there"), "v{interface}: {log}");
+        }
+    }
+    let path = table(folder.path(), TABLE.as_bytes());
+    let variables =
+        [("COLLCAST_TUNER_TABLE", path.as_str()), ("COLLCAST_TUNER_STRICT", "1"), ("HARNESS_NCCL", "22809")];
+    assert_eq!(raw(built, 5, (4, 1), "", &variables).status.code(), Some(0));
+}
+
+/// Goal: a line is not used for what NCCL would not take for the sake of the result: rings that add FP8 over more than 8 ranks.
+/// Nor, through v2, where costs do not say so, for what NCCL does not have.
+#[test]
+fn what_nccl_avoids_is_not_taken() {
+    let Some(_) = built() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let text = "allreduce,0,99,ring,ll,2,-1,-1\nallgather,0,99,ring,ll,2,-1,-1\n";
+    let path = table(folder.path(), text.as_bytes());
+    for interface in 3..=6 {
+        for (ranks, factor, taken) in [(16, "1", [1, 1]), (16, "1024", [0, 1]), (8, "1024", [1, 1])] {
+            let variables = [("COLLCAST_TUNER_TABLE", path.as_str()), ("HARNESS_RING", factor)];
+            let answer = run(interface, ranks, 2, "4 5 1 0 -1\n2 5 1 0 -1\n", &variables);
+            assert_eq!([answer.lines[0][0], answer.lines[1][0]], taken, "v{interface} {ranks} {factor}");
+        }
+    }
+    let text = "broadcast,0,99,tree,ll,2,-1,-1\nallreduce,0,9,nvls,ll,2,-1,-1\nallgather,0,99,nvls_tree,simple,2,-1,-1\n\
+        allreduce,10,19,nvls_tree,simple,2,-1,-1\nallgather,100,199,nvls,simple,2,-1,-1\nallreduce,20,29,tree,ll,2,-1,-1\n";
+    let path = table(folder.path(), text.as_bytes());
+    let calls = "0 5 1 0 -1\n4 5 1 0 -1\n2 5 1 0 -1\n4 15 1 0 -1\n2 150 1 0 -1\n4 25 1 0 -1\n";
+    for (nodes, taken) in [(1, [-1, -1, -1, -1, 4, 0]), (2, [-1, -1, -1, 5, -1, 0])] {
+        let answer = run(2, 8, nodes, calls, &[("COLLCAST_TUNER_TABLE", path.as_str())]);
+        assert_eq!(answer.lines.iter().map(|line| line[0]).collect::<Vec<_>>(), taken, "{nodes} hosts");
     }
 }
 
@@ -193,6 +257,10 @@ fn domains_and_hosts_count() {
 #[test]
 fn what_is_missing_breaks_nothing() {
     let Some(_) = built() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    // A pipe that nobody reads holds up who opens it.
+    let pipe = folder.path().join("pipe").display().to_string();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for interface in ALL {
         let nothing: &[i64] = if interface == 2 { &[-1, -1, 0] } else { &[0, 0, 0] };
         for (variables, lines) in [
@@ -202,6 +270,7 @@ fn what_is_missing_breaks_nothing() {
             (&[("COLLCAST_TUNER_NEXT", "none")][..], 0),
             (&[("COLLCAST_TUNER_NEXT", "/nowhere/x.so")][..], 1),
             (&[("COLLCAST_TUNER_RECORD", "/nowhere/x.csv")][..], 1),
+            (&[("COLLCAST_TUNER_RECORD", pipe.as_str())][..], 1),
         ] {
             let answer = run(interface, 8, 1, "4 5 1 0 -1\n", variables);
             assert_eq!(&answer.lines[0][..3], nothing, "v{interface} {variables:?}");
@@ -255,11 +324,20 @@ fn calls_are_recorded() {
         ("COLLCAST_TUNER_RECORD", record.to_str().unwrap()),
         ("COLLCAST_TUNER_NEXT", built.others[2].to_str().unwrap()),
     ];
-    run(5, 8, 1, "4 8 1 0 -1\n0 16 2 1 -1\n", &variables);
+    // Ranks that start at once share the file.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| run(5, 8, 1, "4 8 1 0 -1\n0 16 2 1 -1\n", &variables));
+        }
+    });
     let text = std::fs::read_to_string(record).unwrap();
-    assert!(text.starts_with(collcast_tuner::record::HEADER), "{text}");
-    assert!(text.contains("c0ffee,8,1,allreduce,8,1,0,table,ring,ll,4\n"), "{text}");
-    assert!(text.contains("c0ffee,8,1,broadcast,16,2,1,next,tree,simple,3\n"), "{text}");
+    let header = collcast_tuner::record::HEADER;
+    assert!(text.starts_with(header) && text.matches(header).count() == 1, "{text}");
+    let pids = |begin: &str| -> std::collections::BTreeSet<&str> {
+        text.lines().filter_map(|line| line.strip_prefix(begin)).collect()
+    };
+    assert_eq!(pids("c0ffee,8,1,allreduce,8,1,0,table,ring,ll,4,").len(), 4, "{text}");
+    assert_eq!(pids("c0ffee,8,1,broadcast,16,2,1,next,tree,simple,3,").len(), 4, "{text}");
 }
 
 /// Goal: no table breaks the job: the answer is one of the table's or NCCL's own, and closed cells stay closed.

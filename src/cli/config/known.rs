@@ -37,7 +37,7 @@ pub(super) const NEVER: [&str; 21] = [
     "update",
 ];
 /// Variables that begin alike and are no defaults: of the program, of the tuner plugin, and of the script for Slurm.
-pub(super) const OTHERS: [&str; 9] = [
+pub(super) const OTHERS: [&str; 10] = [
     FILE,
     "COLLCAST_ALWAYS",
     "COLLCAST_GOOD",
@@ -46,6 +46,7 @@ pub(super) const OTHERS: [&str; 9] = [
     "COLLCAST_PROFILES",
     "COLLCAST_TUNER_NEXT",
     "COLLCAST_TUNER_RECORD",
+    "COLLCAST_TUNER_STRICT",
     "COLLCAST_TUNER_TABLE",
 ];
 
