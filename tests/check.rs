@@ -67,7 +67,7 @@ impl Suite {
             std::fs::write(made.path(name), text).unwrap();
         }
         let (code, out, err) = made.check(&["--update"]);
-        assert!(code == 0 && out.is_empty() && err.starts_with("ok: the baseline"), "{out}{err}");
+        assert!(code == 0 && out.is_empty() && err.contains("ok: the baseline"), "{out}{err}");
         made
     }
 
@@ -243,10 +243,24 @@ fn our_own_model_is_a_class_of_its_own() {
     assert!(findings(&result).iter().all(|f| f["kind"] == "model moved, choice same"), "{result}");
     assert!(suite.check(&["--format", "github"]).1.starts_with("::warning title=box"));
     assert_eq!(suite.json(&["--strict"]).0, 1);
-    // The same times with a changed choice are no such thing.
-    suite.change("suite.baseline.toml", "ring/simple", "ring/ll");
+    // The same times with a changed choice are no such thing, nor with one that is not known.
+    for to in ["16MiB ring/ll", "16MiB ring/simple"] {
+        let written = std::fs::read_to_string(suite.path("suite.baseline.toml")).unwrap();
+        suite.change("suite.baseline.toml", "256MiB ring/simple", to);
+        let (code, result) = suite.json(&[]);
+        assert!(code == 1 && findings(&result).iter().any(|f| f["kind"] == "slower"), "{to}: {result}");
+        std::fs::write(suite.path("suite.baseline.toml"), written).unwrap();
+    }
+    // What makes calls slower beside it is named, and fails, though all are faster than they were.
+    suite.change("suite.baseline.toml", "{ 64KiB = 1.0, 256MiB = 1.0 }", "{ 64KiB = 1e5, 256MiB = 1e5 }");
+    suite.change("site.toml", "value = 0.8", "value = 0.6");
     let (code, result) = suite.json(&[]);
-    assert!(code == 1 && findings(&result).iter().any(|f| f["kind"] == "slower"), "{result}");
+    let failed: Vec<&Value> = findings(&result).iter().filter(|f| f["verdict"] == "failed").collect();
+    let [one] = failed.as_slice() else { panic!("{result}") };
+    assert_eq!(
+        (code, &one["kind"], &one["cause"], &one["size"]),
+        (1, &"slower".into(), &"profile".into(), &"256MiB".into())
+    );
 }
 
 #[test]
@@ -279,6 +293,75 @@ fn what_is_faster_new_or_removed_is_reported_and_fails_when_strict() {
         (findings(&result)[0]["kind"].as_str(), findings(&result)[0]["machine"].as_str()),
         (Some("removed"), Some("another"))
     );
+    let (code, junit, _) = suite.check(&["--strict", "--format", "junit"]);
+    assert!(code == 1 && junit.contains("failures=\"1\"") && junit.contains("name=\"another\""), "{junit}");
+    // Choices are kept at some sizes as times are.
+    assert_eq!(suite.check(&["--update"]).2.matches("removed: machine another").count(), 1);
+    suite.change("suite.toml", "64K:256M:4", "1M:1G:4");
+    let (code, result) = suite.json(&[]);
+    let found = |kind: &str, size: &str| findings(&result).iter().any(|f| f["kind"] == kind && f["size"] == size);
+    assert!(code == 0 && found("removed", "64KiB..256KiB") && found("new", "1GiB"), "{result}");
+    assert_eq!(suite.check(&["--strict"]).0, 1);
+    assert!(suite.check(&["--update"]).2.contains("removed: box, NCCL 2.26.2, all_reduce: choices at 64KiB..256KiB"));
+    // A baseline of something else.
+    suite.change("suite.toml", "[[machines]]", "[[machines]]\nname = \"other\"");
+    let (code, out, err) = suite.check(&[]);
+    assert!(code == 1 && out.contains("failed") && err.contains("nothing was compared"), "{out}{err}");
+}
+
+/// Goal: what switches do is an input, and what nobody can compare with is no "nothing got worse". Method: the network
+/// reduces no more, so that the old choice has no time.
+#[test]
+fn a_choice_of_unknown_loss_fails() {
+    let suite = Suite::new(
+        "schema = \"collcast/suite/1\"\nsizes = [\"2M\"]\nrange = \"8:1G:4\"\nnccl = [\"2.28.9\"]\n\
+         env = [\"NCCL_COLLNET_ENABLE=1\", \"NCCL_ALGO=CollnetChain,Ring\"]\n[[machines]]\ntopology = \"box.toml\"\n",
+    );
+    let fabric = "schema = \"collcast/topology/1\"\nname = \"m\"\n[[hosts]]\ncount = 4\nlike = \"dgx-h100\"\n[fabric]\n\
+                  kind = \"rail-optimised\"\nhosts_per_unit = 4\nleaf = { per = \"rail\", rate = \"400 Gb/s\", down = 4, up = 4 }\n\
+                  spine = { count = 4, ports = 8 }\nsharp = true\nrouting = \"adaptive\"\n";
+    std::fs::write(suite.path("box.toml"), fabric).unwrap();
+    assert_eq!(suite.check(&["--update"]).0, 0);
+    suite.change("box.toml", "sharp = true", "sharp = false");
+    check_caught(&suite, "topology", "gone: SHARP", &["choice changed"]);
+    let (_, result) = suite.json(&[]);
+    let choices = || findings(&result).iter().filter(|f| f["kind"] == "choice changed");
+    let unknown = |f: &&Value| f["change"].is_null() && f["verdict"] == "failed";
+    assert!(choices().any(|f| unknown(&f)) && choices().any(|f| f["change"].is_number()), "{result}");
+}
+
+/// Goal: a version that comes is held against the nearest older one, which may stay.
+#[test]
+fn a_new_version_answers_to_the_nearest_older_one() {
+    let suite = Suite::new(&SUITE.replace("sizes", "nccl = [\"2.21.5\", \"2.26.2\"]\nsizes"));
+    let compared = |suite: &Suite| -> (Vec<Value>, Vec<Value>) {
+        let (code, result) = suite.json(&["--strict"]);
+        assert_eq!(code, 1, "{result}");
+        let found = findings(&result).iter().map(|f| serde_json::json!([f["kind"], f["nccl"]])).collect();
+        (found, result["changed"].as_array().unwrap().iter().map(|row| row["from_to"].clone()).collect())
+    };
+    let expected = |kind: &str, nccl: &str| (vec![serde_json::json!([kind, nccl])], vec!["2.26.2 -> 2.28.9".into()]);
+    suite.change("suite.toml", "\"2.26.2\"]", "\"2.26.2\", \"2.28.9\"]");
+    assert_eq!(compared(&suite), expected("new", "2.28.9"));
+    suite.change("suite.toml", "\"2.21.5\", \"2.26.2\", ", "");
+    assert_eq!(compared(&suite), expected("removed", "2.21.5"));
+}
+
+/// Goal: calls that NCCL refuses and names that it does not know are told of, accepted or not; a table lies beside the suite.
+#[test]
+fn warnings_are_there_when_all_passes() {
+    let suite = Suite::new(&SUITE.replace("sizes", "collectives = [\"all_reduce\", \"broadcast\"]\nsizes"));
+    std::fs::write(suite.path("tuner.csv"), "allreduce,0,1000000000,ring,simple,-1,-1,-1\n").unwrap();
+    let env = "NCCL_ALGO=NVLS\nNCCL_ALG0=Ring\nNCCL_TUNER_CONFIG_FILE=tuner.csv\n";
+    std::fs::write(suite.path("job.env"), env).unwrap();
+    for args in [&["--update"][..], &[], &["--format", "github"], &["--format", "json"], &["--format", "junit"]] {
+        let (code, _, err) = suite.check(args);
+        assert_eq!(code, 0, "{err}");
+        for part in ["NCCL_ALG0 is not a variable of NCCL", "NCCL 2.26.2 refuses broadcast at 64KiB..256MiB"] {
+            assert_eq!(err.matches(part).count(), 1, "{args:?}: {err}");
+        }
+    }
+    assert!(suite.check(&[]).2.contains("(NCCL refuses calls of 1)"));
 }
 
 #[test]
@@ -298,6 +381,39 @@ fn a_larger_error_against_measurements_is_caught() {
     suite.change("suite.toml", "name = \"a run\"", "name = \"a run\"\nmax_error = \"1%\"");
     assert_eq!(suite.check(&["--update"]).0, 0);
     assert_eq!(suite.check(&[]).0, 1);
+}
+
+/// Goal: rows that are no more are told of, and forecasts of rows do not blame what they do not use.
+#[test]
+fn measured_rows_do_not_vanish() {
+    let log = std::fs::read_to_string("tests/data/h200x4/all_reduce_Ring_Simple.log").unwrap();
+    let suite = Suite::new(SUITE);
+    std::fs::write(suite.path("all_reduce.log"), &log).unwrap();
+    suite.change(
+        "suite.toml",
+        "[[machines]]",
+        "[[measured]]\nfiles = [\"all_reduce.log\"]\nmachine = \"box\"\nname = \"box\"\n[[machines]]",
+    );
+    let junit = suite.check(&["--format", "junit"]).1;
+    assert!(junit.contains("skipped=\"1\""), "the measurements are new, the machine is not: {junit}");
+    assert_eq!(suite.check(&["--update"]).0, 0);
+    suite.change("job.env", "NCCL_ALGO", "NCCL_BUFFSIZE=8388608\nNCCL_ALGO");
+    let cut: Vec<&str> = log.lines().filter(|line| !line.trim_start().starts_with("8 ")).collect();
+    std::fs::write(suite.path("all_reduce.log"), cut.join("\n").replacen(" 27.57 ", " what ", 1)).unwrap();
+    let (code, result) = suite.json(&[]);
+    let removed = findings(&result).iter().find(|f| f["kind"] == "removed").unwrap();
+    assert_eq!(
+        (code, &removed["before"], &removed["cause"]),
+        (0, &"60 rows".into(), &"measurements".into()),
+        "{result}"
+    );
+    assert!(result["warnings"][0].as_str().unwrap().starts_with("measured box: "), "{result}");
+    assert_eq!(suite.check(&["--strict"]).0, 1);
+    let written = std::fs::read_to_string(suite.path("suite.baseline.toml")).unwrap();
+    let line = written.lines().find(|line| line.starts_with("median_error_percent")).unwrap();
+    suite.change("suite.baseline.toml", line, "median_error_percent = nan");
+    let (code, _, err) = suite.check(&[]);
+    assert!(code == 2 && err.contains("`box` is NaN%"), "{err}");
 }
 
 #[test]
@@ -356,9 +472,14 @@ fn mistakes_are_shown_where_they_are() {
         assert!(expected.iter().all(|part| err.contains(part)), "{to}:\n{err}");
         std::fs::write(suite.path("suite.toml"), good).unwrap();
     }
-    suite.change("suite.baseline.toml", "\"64KiB", "\"64,KiB");
-    let (code, _, err) = suite.check(&[]);
-    assert!(code == 2 && err.contains("suite.baseline.toml:") && err.contains("--update"), "{err}");
+    let good = std::fs::read_to_string(suite.path("suite.baseline.toml")).unwrap();
+    let choices = &good[good.find("choices = [").unwrap()..good.find("times_us").unwrap()];
+    for (from, to) in [("\"64KiB", "\"64,KiB"), ("ring/", "rink/"), (choices, "choices = []\n")] {
+        suite.change("suite.baseline.toml", from, to);
+        let (code, _, err) = suite.check(&[]);
+        assert!(code == 2 && err.contains("suite.baseline.toml") && err.contains("--update"), "{to}: {err}");
+        std::fs::write(suite.path("suite.baseline.toml"), &good).unwrap();
+    }
     std::fs::remove_file(suite.path("suite.baseline.toml")).unwrap();
     let (code, _, err) = suite.check(&[]);
     assert!(code == 2 && err.contains("has no baseline") && err.contains("--update"), "{err}");

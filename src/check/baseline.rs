@@ -16,6 +16,7 @@ use collcast_topologies::error::Source;
 use collcast_topologies::file::parse;
 use serde::{Deserialize, Serialize};
 
+use super::today::{FAILS, Picked};
 use crate::error::Error;
 use crate::files::{content_hash, read_text};
 use crate::values::plural;
@@ -181,6 +182,28 @@ impl Entry {
         })
     }
 
+    /// Ranges of sizes, by first and last, whose choice another entry lacks.
+    pub(super) fn choices_beyond(&self, other: &Self) -> Vec<[u64; 2]> {
+        let ends = self.choices.iter().filter_map(|line| range(line)).flat_map(|(from, to, _)| [from, to]);
+        let lacked: Vec<(u64, bool)> = ends.map(|size| (size, other.choice(size).is_none())).collect();
+        let runs = lacked.chunk_by(|a, b| a.1 == b.1).filter(|run| run[0].1);
+        runs.map(|run| [run[0].0, run[run.len() - 1].0]).collect()
+    }
+
+    /// Sizes whose time another entry lacks.
+    pub(super) fn times_beyond(&self, other: &Self) -> Vec<u64> {
+        let others = other.times();
+        self.times().into_keys().filter(|size| !others.contains_key(size)).collect()
+    }
+
+    /// Sizes at which NCCL refuses the call: of its choices, and those of these that have no time.
+    pub(super) fn refused(&self, sizes: &[u64]) -> Vec<String> {
+        let times = self.times();
+        let ranges = self.choices.iter().filter_map(|line| range(line)).filter(|(_, _, choice)| *choice == FAILS);
+        let others = sizes.iter().filter(|size| !times.contains_key(size) && self.choice(**size) != Some(FAILS));
+        ranges.map(|(from, to, _)| span(from, to)).chain(others.map(|&size| size_name(size))).collect()
+    }
+
     /// Sizes and times, ascending.
     pub(super) fn times(&self) -> BTreeMap<u64, f64> {
         self.times_us.iter().filter_map(|(size, &us)| Some((parse_size(size).ok()?.0, us))).collect()
@@ -235,6 +258,44 @@ impl Baseline {
         }
     }
 
+    /// What it holds and the next one does not, each in words.
+    pub fn lost(&self, next: &Self) -> Vec<String> {
+        let mut lost = Vec::new();
+        for (name, machine) in &self.machines {
+            let Some(now) = next.machines.get(name) else {
+                lost.push(format!("machine {name}"));
+                continue;
+            };
+            for (version, entries) in &machine.nccl {
+                let Some(now) = now.nccl.get(version) else {
+                    lost.push(format!("{name}, NCCL {version}"));
+                    continue;
+                };
+                for (collective, entry) in entries {
+                    let place = format!("{name}, NCCL {version}, {collective}");
+                    let Some(now) = now.get(collective) else {
+                        lost.push(place);
+                        continue;
+                    };
+                    let times = entry.times_beyond(now).into_iter().map(|size| format!("time at {}", size_name(size)));
+                    let choices = entry.choices_beyond(now).into_iter();
+                    let choices = choices.map(|[from, to]| format!("choices at {}", span(from, to)));
+                    lost.extend(choices.chain(times).map(|what| format!("{place}: {what}")));
+                }
+            }
+        }
+        for (name, measured) in &self.measured {
+            match next.measured.get(name).map(|now| now.rows) {
+                None => lost.push(format!("measurements {name}")),
+                Some(now) if now < measured.rows => {
+                    lost.push(format!("measurements {name}: {} of {} rows", measured.rows - now, measured.rows));
+                }
+                Some(_) => {}
+            }
+        }
+        lost
+    }
+
     /// Reads the baseline of a suite.
     ///
     /// # Errors
@@ -269,13 +330,23 @@ impl Baseline {
             let at = text.find(what).map_or(0..0, |start| start..start + what.len());
             Error::from(source.at(at, format!("`{what}` cannot be read"), "such as \"8..64KiB tree/ll 4ch\"", again))
         };
+        let is_choice = |line: &str| range(line).is_some_and(|(_, _, choice)| choice.parse::<Picked>().is_ok());
         for entry in baseline.machines.values().flat_map(|m| m.nccl.values()).flat_map(BTreeMap::values) {
-            if let Some(line) = entry.choices.iter().find(|line| range(line).is_none()) {
+            if entry.choices.is_empty() {
+                return Err(source.whole("an entry has no `choices`", again).into());
+            }
+            if let Some(line) = entry.choices.iter().find(|line| !is_choice(line)) {
                 return Err(bad(line));
             }
             let wrong = |(size, us): &(&String, &f64)| parse_size(size).is_err() || !(us.is_finite() && **us > 0.0);
             if let Some((size, _)) = entry.times_us.iter().find(wrong) {
                 return Err(bad(size));
+            }
+        }
+        for (name, Measured { median_error_percent: error, .. }) in &baseline.measured {
+            if !(error.is_finite() && *error >= 0.0) {
+                let message = format!("the median error of the measurements `{name}` is {error}%");
+                return Err(source.whole(message, again).into());
             }
         }
         let hash = content_hash(text.as_bytes());
@@ -361,7 +432,7 @@ mod tests {
             Constants::new(BTreeMap::from([("latency.nvlink.ll".to_owned(), 0.7), ("sync.simple".to_owned(), 2.0)]));
         baseline.profiles.insert("odd \"name\"\n\u{7f}".to_owned(), constants);
         let of = |entry: &Entry| BTreeMap::from([(Collective::AllReduce, entry.clone())]);
-        let versions = [("2.26.2", &entry), ("2.28.9", &entry), ("2.30.7", &Entry::default())];
+        let versions = [("2.26.2", &entry), ("2.28.9", &entry), ("2.30.7", &Entry::new(&choices, &[]))];
         let nccl = versions.map(|(version, entry)| (version.to_owned(), of(entry))).into();
         let machine = Recorded { env: vec!["NCCL_ALGO=Ring".to_owned()], nccl, ..Recorded::default() };
         baseline.machines.insert("a b".to_owned(), machine);

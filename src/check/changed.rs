@@ -43,7 +43,7 @@ pub struct Moved<T> {
 /// An input, from what to what.
 #[derive(Clone, PartialEq, Debug)]
 pub enum InputChange {
-    /// Links of the machine by kind, rate and number. Where none differ, other devices or places do.
+    /// Links of the machine by kind, rate and number, and what its switches do. Where none differ, something else does.
     Links {
         /// In the baseline only.
         gone: Vec<String>,
@@ -133,7 +133,7 @@ impl fmt::Display for InputChange {
         match self {
             Self::Links { gone, came } => match (gone.join(", "), came.join(", ")) {
                 (gone, came) if gone.is_empty() && came.is_empty() => {
-                    f.write_str("the same links, other devices or places")
+                    f.write_str("the same links; devices, places or plugin differ")
                 }
                 (gone, came) if gone.is_empty() => write!(f, "new: {came}"),
                 (gone, came) if came.is_empty() => write!(f, "gone: {gone}"),
@@ -176,7 +176,7 @@ mod tests {
             (InputChange::links(&old, &new), "topology", "8 nvlink of 450 GB/s -> 8 nvlink of 400 GB/s"),
             (InputChange::links(&Recorded::default(), &new), "topology", "new: 8 nvlink of 400 GB/s"),
             (InputChange::links(&old, &Recorded::default()), "topology", "gone: 8 nvlink of 450 GB/s"),
-            (InputChange::links(&old, &old), "topology", "the same links, other devices or places"),
+            (InputChange::links(&old, &old), "topology", "the same links; devices, places or plugin differ"),
             (InputChange::NewProfile, "profile", "not in the baseline"),
             (
                 InputChange::constants(&constants(&[("a", 1.5)]), &constants(&[("b", 2.0)])),

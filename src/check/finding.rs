@@ -115,14 +115,15 @@ pub enum What {
         before: Picked,
         /// What it is.
         after: Picked,
-        /// Predicted time over that of the old choice, less 1; none where that cannot be predicted.
+        /// Predicted time over that of the old choice, less 1; where that cannot be predicted, over the recorded time;
+        /// none where there is none.
         loss: Option<f64>,
     },
     /// A predicted time.
     Time {
         /// Size of the call.
         size_bytes: u64,
-        /// What it was.
+        /// What it was; where our own model changed too, what it is with the input at fault put back.
         before_us: f64,
         /// What it is.
         after_us: f64,
@@ -140,21 +141,32 @@ pub enum What {
     },
     /// Something that the baseline does not have.
     New {
-        /// Sizes of times that are new; none where all of it is.
+        /// Sizes that are new; none where all of it is.
         sizes_bytes: Vec<u64>,
+        /// Of choices: the first and the last size of a range. Else of times.
+        choices: bool,
     },
     /// Something that the baseline has and the suite does not ask for.
     Removed {
-        /// Sizes of times that are gone; none where all of it is.
+        /// Sizes that are gone; none where all of it is.
         sizes_bytes: Vec<u64>,
+        /// Of choices: the first and the last size of a range. Else of times.
+        choices: bool,
+    },
+    /// Measurements that are new, gone, or have fewer rows than they had.
+    Rows {
+        /// What the baseline has.
+        before: Option<Measured>,
+        /// What there is.
+        after: Option<Measured>,
     },
 }
 
 impl What {
     /// All of something is new.
-    pub(super) const NEW: Self = Self::New { sizes_bytes: Vec::new() };
+    pub(super) const NEW: Self = Self::New { sizes_bytes: Vec::new(), choices: false };
     /// All of something is gone.
-    pub(super) const REMOVED: Self = Self::Removed { sizes_bytes: Vec::new() };
+    pub(super) const REMOVED: Self = Self::Removed { sizes_bytes: Vec::new(), choices: false };
 }
 
 /// One difference from the baseline.
@@ -188,9 +200,26 @@ impl Finding {
             What::Time { before_us, after_us, .. } if after_us > before_us => Kind::Slower,
             What::Time { .. } => Kind::Faster,
             What::Error { .. } => Kind::Error,
-            What::New { .. } => Kind::New,
-            What::Removed { .. } => Kind::Removed,
+            What::New { .. } | What::Rows { before: None, .. } => Kind::New,
+            What::Removed { .. } | What::Rows { .. } => Kind::Removed,
         }
+    }
+
+    /// Whether it is about measurements, not about a machine.
+    pub fn is_of_measurements(&self) -> bool {
+        matches!(self.what, What::Error { .. } | What::Rows { .. })
+    }
+
+    /// Whether nothing of what it is about is in the baseline.
+    pub(crate) fn is_all_new(&self) -> bool {
+        self.kind() == Kind::New && self.values().is_none()
+    }
+
+    /// The machine, the version and the collective.
+    pub(crate) fn place(&self) -> Vec<String> {
+        let nccl = self.nccl.as_ref().map(ToString::to_string);
+        let collective = self.collective.map(|collective| collective.name().to_owned());
+        [Some(self.machine.clone()), nccl, collective].into_iter().flatten().collect()
     }
 
     /// Time after over time before, less 1. Of a choice: its predicted loss, where that is known. Of measurements: points
@@ -202,7 +231,7 @@ impl Finding {
             What::Error { before, after, .. } => {
                 before.as_ref().map(|before| (after.median_error_percent - before.median_error_percent) / 100.0)
             }
-            What::New { .. } | What::Removed { .. } => None,
+            What::New { .. } | What::Removed { .. } | What::Rows { .. } => None,
         }
     }
 
@@ -211,16 +240,21 @@ impl Finding {
         match &self.what {
             What::Choice { from_bytes, to_bytes, .. } => span(*from_bytes, *to_bytes),
             What::Time { size_bytes, .. } => size_name(*size_bytes),
-            What::New { sizes_bytes } | What::Removed { sizes_bytes } => {
-                sizes_bytes.iter().map(|&size| size_name(size)).collect::<Vec<_>>().join(", ")
+            What::New { sizes_bytes, choices } | What::Removed { sizes_bytes, choices } => {
+                match sizes_bytes.as_slice() {
+                    &[from, to] if *choices => span(from, to),
+                    sizes => sizes.iter().map(|&size| size_name(size)).collect::<Vec<_>>().join(", "),
+                }
             }
-            What::Error { .. } => String::new(),
+            What::Error { .. } | What::Rows { .. } => String::new(),
         }
     }
 
     /// What it was and what it is, in words; none where only one is there.
     pub fn values(&self) -> Option<[String; 2]> {
         let error = |m: &Measured| format!("{}% of {} rows", m.median_error_percent, m.rows);
+        let kept = |choices: bool| if choices { "choices" } else { "times" }.to_owned();
+        let none = || "none".to_owned();
         match &self.what {
             What::Choice { before, after, .. } => Some([before.to_string(), after.to_string()]),
             What::Time { before_us, after_us, .. } => Some([format!("{before_us} us"), format!("{after_us} us")]),
@@ -231,7 +265,13 @@ impl Finding {
                 let before = if self.is_beyond_limit() { most.or(before) } else { before.or(most) };
                 Some([before.unwrap_or_default(), error(after)])
             }
-            What::New { .. } | What::Removed { .. } => None,
+            What::Rows { before: Some(before), after: Some(after) } => {
+                Some([before.rows, after.rows].map(|rows| format!("{rows} rows")))
+            }
+            What::New { sizes_bytes, .. } | What::Removed { sizes_bytes, .. } if sizes_bytes.is_empty() => None,
+            What::New { choices, .. } => Some([none(), kept(*choices)]),
+            What::Removed { choices, .. } => Some([kept(*choices), none()]),
+            What::Rows { .. } => None,
         }
     }
 
@@ -281,6 +321,7 @@ impl fmt::Display for Finding {
             _ => {}
         }
         match self.causes.len() {
+            0 if matches!(self.kind(), Kind::New | Kind::Removed) => Ok(()),
             _ if self.is_beyond_limit() => write!(f, ", {}", self.cause()),
             1 => write!(f, ", caused by {}", self.cause()),
             _ => write!(f, ", {}", self.cause()),

@@ -1,13 +1,14 @@
 //! What differs from the baseline, whether it matters, and what caused it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use collcast_sim::collective::Collective;
 use collcast_sim::nccl::{Version, settings};
 use collcast_sim::predict::Predictor;
 use collcast_sim::profile::{Constant, Profile};
 
-use super::baseline::{Baseline, Constants, Entry, Recorded, digits};
+use super::baseline::{Baseline, Constants, Entries, Entry, Recorded, digits};
 use super::changed::{Changed, InputChange};
 use super::finding::{Cause, Finding, Versions, What};
 use super::suite::Tolerance;
@@ -20,6 +21,8 @@ use crate::site::Told;
 pub(super) struct Judged {
     pub(super) changed: Vec<Changed>,
     pub(super) findings: Vec<Finding>,
+    /// Entries that both have, and sets of measurements.
+    pub(super) compared: usize,
 }
 
 /// Holds one machine of today against the baseline; none of that name is new.
@@ -36,7 +39,7 @@ pub(super) fn judge(
         return Ok(judged);
     };
     let before = Before::of(machine, today, old, baseline);
-    for (old_version, version) in versions(old, today) {
+    for (old_version, version) in versions(&old.nccl, &today.nccl) {
         let of_one = |version, what| Finding { nccl: Some(Versions::one(version)), ..Finding::new(name, what) };
         let nccl = match (old_version, version) {
             (Some(before), Some(after)) => Versions { before: before.to_owned(), after: after.to_owned() },
@@ -53,9 +56,13 @@ pub(super) fn judge(
         if nccl.before != nccl.after {
             judged.changed.push(Changed { machine: name.clone(), what: InputChange::Version(nccl.clone()) });
             changed.push(Cause::Version);
+            if today.nccl.contains_key(&nccl.before) {
+                judged.findings.push(of_one(&nccl.after, What::NEW));
+            }
         }
         changed.sort();
         let entries = (&old.nccl[&nccl.before], &today.nccl[&nccl.after]);
+        judged.compared += entries.0.keys().filter(|collective| entries.1.contains_key(collective)).count();
         judged.findings.extend(Pair { machine, before: &before, tolerance, nccl, changed }.findings(entries)?);
     }
     judged.changed.extend(before.changed);
@@ -73,6 +80,16 @@ struct Before {
 }
 
 impl Before {
+    /// Whether what caused something can be put back.
+    fn can_be_back(&self, cause: Cause) -> bool {
+        match cause {
+            Cause::Profile => self.profile.is_some(),
+            Cause::Settings => self.run.is_some(),
+            Cause::Version => true,
+            Cause::Topology | Cause::Model | Cause::Measurements => false,
+        }
+    }
+
     fn of(machine: &Machine<'_>, today: &Recorded, old: &Recorded, baseline: &Baseline) -> Self {
         let mut before = Self { changed: Vec::new(), profile: None, run: None };
         let mut note = |what| before.changed.push(Changed { machine: machine.spec.name.clone(), what });
@@ -115,22 +132,23 @@ fn with_constants(profile: &Profile, old: &Constants, today: &Constants) -> Opti
     Some(profile)
 }
 
-/// Versions that answer to each other: the same one, else in order those that went and came.
-fn versions<'a>(old: &'a Recorded, today: &'a Recorded) -> Vec<(Option<&'a str>, Option<&'a str>)> {
-    let order = |versions: &mut Vec<&'a str>| versions.sort_by_key(|v| v.parse::<Version>().unwrap_or_default());
-    let missing = |from: &'a Recorded, of: &Recorded| -> Vec<&'a str> {
-        let mut versions: Vec<&str> =
-            from.nccl.keys().filter(|v| !of.nccl.contains_key(*v)).map(String::as_str).collect();
-        order(&mut versions);
-        versions
+/// Versions that answer to each other: the same one; of one that came, the nearest older one, else the nearest newer.
+/// What went stands alone where no other answers to it.
+fn versions<'a>(old: &'a Entries, today: &'a Entries) -> Vec<(Option<&'a str>, Option<&'a str>)> {
+    let ascending = |entries: &'a Entries| {
+        let parsed = entries.keys().map(|name| (name.parse::<Version>().unwrap_or_default(), name.as_str()));
+        parsed.collect::<BTreeSet<_>>()
     };
-    let (gone, came) = (missing(old, today), missing(today, old));
-    let mut same: Vec<&str> = today.nccl.keys().filter(|v| old.nccl.contains_key(*v)).map(String::as_str).collect();
-    order(&mut same);
-    let mut out: Vec<_> = same.into_iter().map(|v| (Some(v), Some(v))).collect();
-    for index in 0..gone.len().max(came.len()) {
-        out.push((gone.get(index).copied(), came.get(index).copied()));
-    }
+    let before = ascending(old);
+    let counterpart = |version: Version, name| {
+        let nearest = || before.iter().rfind(|(other, _)| *other < version).or(before.first());
+        if old.contains_key(name) { Some(name) } else { nearest().map(|(_, name)| *name) }
+    };
+    let mut out: Vec<_> =
+        ascending(today).into_iter().map(|(version, name)| (counterpart(version, name), Some(name))).collect();
+    let gone = before.iter().filter(|(_, name)| out.iter().all(|(answered, _)| answered != &Some(*name)));
+    let gone: Vec<_> = gone.map(|(_, name)| (Some(*name), None)).collect();
+    out.extend(gone);
     out
 }
 
@@ -245,7 +263,10 @@ impl<'a, 's> Pair<'a, 's> {
         for run in sizes.chunk_by(|a, b| (a.1, a.2) == (b.1, b.2)).filter(|run| run[0].1 != run[0].2) {
             let (first, middle, last) = (run[0].0, run[run.len() / 2].0, run[run.len() - 1].0);
             let (Ok(before), Ok(after)) = (run[0].1.parse::<Picked>(), run[0].2.parse::<Picked>()) else { continue };
-            let loss = lab.loss(collective, [first, middle, last], [before, after])?;
+            let predicted = lab.loss(collective, [first, middle, last], [before, after])?;
+            let loss = predicted.or_else(|| growth((old, today), first..=last));
+            // A loss that nobody knows may be any.
+            let loses = before != Picked::Fails && loss.is_none_or(|loss| loss > self.tolerance.choice);
             // Restored is what makes the same choice again at both ends; of no effect, what leaves it.
             let causes = attribute(&self.changed, self.before, |back| {
                 let picked = [lab.pick(back, collective, first)?, lab.pick(back, collective, last)?];
@@ -259,7 +280,7 @@ impl<'a, 's> Pair<'a, 's> {
             })?;
             let what = What::Choice { from_bytes: first, to_bytes: last, before, after, loss };
             findings.push(Finding {
-                failed: after == Picked::Fails || loss.is_some_and(|loss| loss > self.tolerance.choice),
+                failed: after == Picked::Fails || loses,
                 causes,
                 ..self.finding(collective, what)
             });
@@ -267,21 +288,45 @@ impl<'a, 's> Pair<'a, 's> {
         Ok(findings)
     }
 
-    /// Sizes whose times only one of both has.
+    /// Sizes whose choices or times only one of both has.
     fn only_in_one(&self, collective: Collective, (old, today): (&Entry, &Entry)) -> Vec<Finding> {
-        let (before, after) = (old.times(), today.times());
-        let missing = |from: &BTreeMap<u64, f64>, of: &BTreeMap<u64, f64>| -> Vec<u64> {
-            from.keys().filter(|size| !of.contains_key(size)).copied().collect()
-        };
-        let (new, removed) = (missing(&after, &before), missing(&before, &after));
-        let mut findings = Vec::new();
-        if !new.is_empty() {
-            findings.push(self.finding(collective, What::New { sizes_bytes: new }));
+        let new = |sizes_bytes, choices| What::New { sizes_bytes, choices };
+        let removed = |sizes_bytes, choices| What::Removed { sizes_bytes, choices };
+        let mut all: Vec<What> = today.choices_beyond(old).into_iter().map(|ends| new(ends.into(), true)).collect();
+        all.extend(old.choices_beyond(today).into_iter().map(|ends| removed(ends.into(), true)));
+        let times = [new(today.times_beyond(old), false), removed(old.times_beyond(today), false)];
+        all.extend(times.into_iter().filter(|what| *what != What::NEW && *what != What::REMOVED));
+        all.into_iter().map(|what| self.finding(collective, what)).collect()
+    }
+
+    /// Where our own model changed too: the inputs that make a call slower beyond tolerance by themselves, and its time
+    /// with these put back. One input goes before several.
+    fn at_fault(
+        &self,
+        lab: &mut Lab<'_, 'a, 's>,
+        (collective, size): (Collective, u64),
+        now: f64,
+    ) -> Result<Option<(Vec<Cause>, f64)>, Error> {
+        if !self.changed.contains(&Cause::Model) {
+            return Ok(None);
         }
-        if !removed.is_empty() {
-            findings.push(self.finding(collective, What::Removed { sizes_bytes: removed }));
+        let can: Vec<Cause> = self.changed.iter().copied().filter(|&cause| self.before.can_be_back(cause)).collect();
+        let mut worst: Option<(Vec<Cause>, f64)> = None;
+        let together = (can.len() > 1).then(|| can.clone());
+        for causes in can.iter().map(|&cause| vec![cause]).chain(together) {
+            if causes.len() > 1 && worst.is_some() {
+                break;
+            }
+            let was = match lab.time(Back::of(&causes), collective, size) {
+                Err(error) if error.code() == 4 => return Err(error),
+                Ok(Some(was)) => digits(was),
+                _ => continue,
+            };
+            if now / was - 1.0 > self.tolerance.time && worst.as_ref().is_none_or(|(_, least)| was < *least) {
+                worst = Some((causes, was));
+            }
         }
-        findings
+        Ok(worst)
     }
 
     /// Times beyond tolerance.
@@ -295,6 +340,11 @@ impl<'a, 's> Pair<'a, 's> {
         let mut findings = Vec::new();
         for (size, now) in today.times() {
             let Some(&was) = before.get(&size) else { continue };
+            if let Some((causes, before_us)) = self.at_fault(lab, (collective, size), now)? {
+                let what = What::Time { size_bytes: size, before_us, after_us: now, model_only: false };
+                findings.push(Finding { causes, failed: true, ..self.finding(collective, what) });
+                continue;
+            }
             if (now / was - 1.0).abs() <= tolerance {
                 continue;
             }
@@ -302,19 +352,28 @@ impl<'a, 's> Pair<'a, 's> {
                 let Some(time) = lab.time(back, collective, size)?.map(digits) else { return Ok(Effect::Part) };
                 Ok(if (time / was - 1.0).abs() <= tolerance {
                     Effect::Restores
-                } else if (time / now).ln().abs() < 0.5 * (was / now).ln().abs() {
+                } else if (time / now - 1.0).abs() <= tolerance {
                     Effect::Nothing
                 } else {
                     Effect::Part
                 })
             })?;
-            let model_only = old.choice(size) == today.choice(size) && causes == [Cause::Model];
+            // Where a choice is not known, nobody knows that it is the same.
+            let same = old.choice(size).is_some_and(|choice| today.choice(size) == Some(choice));
+            let model_only = same && causes == [Cause::Model];
             let what = What::Time { size_bytes: size, before_us: was, after_us: now, model_only };
             let failed = now > was && !model_only;
             findings.push(Finding { causes, failed, ..self.finding(collective, what) });
         }
         Ok(findings)
     }
+}
+
+/// The largest growth of a time that both have, over a range of sizes.
+fn growth((old, today): (&Entry, &Entry), sizes: RangeInclusive<u64>) -> Option<f64> {
+    let before = old.times();
+    let of_size = |(size, now): (&u64, &f64)| Some(now / before.get(size)? - 1.0);
+    today.times().range(sizes).filter_map(of_size).reduce(f64::max)
 }
 
 /// What putting inputs back does to a finding.
@@ -335,12 +394,7 @@ fn attribute(
     if changed.len() <= 1 {
         return Ok(changed.to_vec());
     }
-    let (can, cannot): (Vec<Cause>, Vec<Cause>) = changed.iter().partition(|cause| match cause {
-        Cause::Profile => before.profile.is_some(),
-        Cause::Settings => before.run.is_some(),
-        Cause::Version => true,
-        Cause::Topology | Cause::Model | Cause::Measurements => false,
-    });
+    let (can, cannot): (Vec<Cause>, Vec<Cause>) = changed.iter().partition(|&&cause| before.can_be_back(cause));
     // An old setting may be none for a new version: then its return says nothing.
     let mut effect = |back| match effect(back) {
         Err(error) if error.code() != 4 => Ok(Effect::Part),

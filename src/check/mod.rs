@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::confidence::Grounds;
 use crate::error::Error;
 use crate::shard::{self, Parts, Shard};
-use crate::validate::median_error;
+use crate::validate::{MedianError, median_error};
 use crate::watch::Watch;
 pub(crate) use baseline::digits;
 pub use baseline::{Baseline, Constants, Counts, Entries, Entry, Measured, Recorded};
@@ -127,9 +127,13 @@ pub struct Outcome {
     pub changed: Vec<Changed>,
     /// Differences, the worst first.
     pub findings: Vec<Finding>,
+    /// Entries and sets of measurements that the baseline has too.
+    pub compared: usize,
+    /// Entries with calls that NCCL refuses.
+    pub refused: usize,
     /// What is predicted today: the next baseline, if that is accepted.
     pub today: Baseline,
-    /// What a forecast leaves out of the variables.
+    /// What forecasts leave out of the variables, calls that NCCL refuses, and what measurements leave out.
     pub warnings: Vec<String>,
     /// What the predictions of the machines that findings are about rest on.
     #[serde(skip)]
@@ -216,18 +220,26 @@ fn check_with(
         .into_iter()
         .unzip();
     let mut today = accepted_today(&machines, &recorded);
+    let mut warnings: Vec<String> = machines.iter().flat_map(|m| m.warnings.clone()).collect();
+    let refused: Vec<String> = machines.iter().zip(&recorded).flat_map(|(m, recorded)| refusals(m, recorded)).collect();
+    warnings.extend_from_slice(&refused);
     for spec in &suite.measured {
         let machine = &machines[spec.machine];
-        let (rows, error, files) = median_error(&spec.files, &spec.read, &machine.as_written(), &machine.site.profile)?;
+        let held = median_error(&spec.files, &spec.read, &machine.as_written(), &machine.site.profile)?;
+        warnings.extend(held.warnings.iter().map(|warning| format!("measured {}: {warning}", spec.name)));
+        let MedianError { rows, error, files, .. } = held;
         today.measured.insert(spec.name.clone(), Measured { files, rows, median_error_percent: digits(error * 100.0) });
     }
     let judged: Vec<Judged> = (machines.par_iter().zip(&recorded))
         .map(|(machine, recorded)| judge(machine, recorded, baseline, *tolerance))
         .collect::<Result<_, Error>>()?;
-    let Judged { changed, findings } = whole(request, judged, &today);
+    let Judged { changed, findings, compared } = whole(request, judged, &today);
     let about = |machine: &Machine<'_>| {
         let measured = || suite.measured.iter().filter(|m| suite.machines[m.machine].name == machine.spec.name);
-        findings.iter().any(|f| f.machine == machine.spec.name || measured().any(|m| m.name == f.machine))
+        findings.iter().any(|f| match f.is_of_measurements() {
+            true => measured().any(|m| m.name == f.machine),
+            false => f.machine == machine.spec.name,
+        })
     };
     // Where nothing moved, what nothing moved in counts.
     let silent = findings.is_empty();
@@ -247,8 +259,10 @@ fn check_with(
         measured: suite.measured.iter().map(|spec| spec.name.clone()).collect(),
         changed,
         findings,
+        compared,
+        refused: refused.len(),
         today,
-        warnings: machines.iter().flat_map(|m| m.warnings.clone()).collect(),
+        warnings,
         grounds,
     })
 }
@@ -263,16 +277,35 @@ fn sound(suite: &Suite) -> Result<(), Error> {
         format!("the measurements `{}` are of no machine of the suite", lost.name)
     } else if let Some(empty) = suite.measured.iter().find(|m| m.files.is_empty()) {
         format!("the measurements `{}` have no files", empty.name)
+    } else if let Some(empty) = suite.machines.iter().find(|m| m.range.is_empty()) {
+        format!("the machine `{}` has no range of sizes", empty.name)
     } else {
         return Ok(());
     };
-    Err(Error::usage(wrong, "machines and measurements have names of their own, measurements have files"))
+    Err(Error::usage(wrong, "machines and measurements have names of their own, machines a range, measurements files"))
 }
 
 /// The first name that is there already.
 fn twice<'n>(mut names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let mut seen = BTreeSet::new();
     names.find(|name| !seen.insert(*name))
+}
+
+/// The calls of a machine that NCCL refuses, a line for each entry.
+fn refusals(machine: &Machine<'_>, recorded: &Recorded) -> Vec<String> {
+    let entries = recorded.nccl.iter().flat_map(|(version, entries)| entries.iter().map(move |e| (version, e)));
+    let of_entry = |(version, (collective, entry)): (&String, (&Collective, &Entry))| {
+        let sizes = entry.refused(&machine.spec.sizes);
+        let line = || {
+            format!(
+                "{}: NCCL {version} refuses {collective} at {}, so that it has no times there; see NCCL_ALGO and NCCL_PROTO",
+                machine.spec.name,
+                sizes.join(", ")
+            )
+        };
+        (!sizes.is_empty()).then(line)
+    };
+    entries.filter_map(of_entry).collect()
 }
 
 fn asked(machine: &Machine<'_>) -> Asked {
@@ -298,19 +331,21 @@ fn accepted_today(machines: &[Machine<'_>], recorded: &[Recorded]) -> Baseline {
     baseline
 }
 
-/// What was found of all machines and measurements, the worst first.
+/// What was found of all machines and measurements, the worst first. Where nothing could be compared, all of it fails.
 fn whole(request: &Request, machines: Vec<Judged>, today: &Baseline) -> Judged {
     let mut all = Judged::default();
     for machine in machines {
         all.changed.extend(machine.changed);
         all.findings.extend(machine.findings);
+        all.compared += machine.compared;
     }
     let names: BTreeSet<&str> = request.suite.machines.iter().map(|m| m.name.as_str()).collect();
     let gone = request.baseline.machines.keys().filter(|name| !names.contains(name.as_str()));
     all.findings.extend(gone.map(|name| Finding::new(name, What::REMOVED)));
     of_measurements(request, today, &mut all);
+    let is_given = request.baseline.source.is_some() || !request.baseline.machines.is_empty();
     for finding in &mut all.findings {
-        finding.failed |= request.strict;
+        finding.failed |= request.strict || (is_given && all.compared == 0);
     }
     all.findings.sort_by(|a, b| {
         let size = |f: &Finding| f.change().map_or(0.0, f64::abs);
@@ -330,25 +365,48 @@ fn of_measurements(request: &Request, today: &Baseline, all: &mut Judged) {
         let beyond = finding.is_beyond_limit();
         finding.failed = beyond;
         let (Some(before), Some(growth)) = (before, finding.change()) else {
-            all.findings.push(if beyond { finding } else { Finding::new(&spec.name, What::NEW) });
+            let new = What::Rows { before: None, after: Some(after.clone()) };
+            all.findings.push(if beyond { finding } else { Finding::new(&spec.name, new) });
             continue;
         };
-        if !beyond && growth.abs() <= tolerance.error {
+        all.compared += 1;
+        let (moved, fewer) = (beyond || growth.abs() > tolerance.error, after.rows < before.rows);
+        if !moved && !fewer {
             continue;
         }
-        let machine = &suite.machines[spec.machine].name;
-        let of_machine = all.changed.iter().filter(|c| &c.machine == machine).map(|c| c.what.cause());
+        let machine = &suite.machines[spec.machine];
+        let of_machine = all.changed.iter().filter(|c| c.machine == machine.name && is_asked_of_rows(machine, &c.what));
+        let of_machine = of_machine.map(|c| c.what.cause());
         finding.causes = of_machine.collect::<BTreeSet<_>>().into_iter().collect();
         if before.files != after.files {
             let what = InputChange::Measurements { before: before.rows, after: after.rows };
             all.changed.push(Changed { machine: spec.name.clone(), what });
             finding.causes.push(Cause::Measurements);
         }
+        if fewer {
+            let what = What::Rows { before: Some(before.clone()), after: Some(after.clone()) };
+            all.findings.push(Finding { what, failed: false, ..finding.clone() });
+        }
         finding.failed |= growth > tolerance.error;
-        all.findings.push(finding);
+        all.findings.extend(moved.then_some(finding));
     }
-    let gone = baseline.measured.keys().filter(|name| !today.measured.contains_key(*name));
-    all.findings.extend(gone.map(|name| Finding::new(name, What::REMOVED)));
+    let gone = baseline.measured.iter().filter(|(name, _)| !today.measured.contains_key(*name));
+    let rows = |before: &Measured| What::Rows { before: Some(before.clone()), after: None };
+    all.findings.extend(gone.map(|(name, before)| Finding::new(name, rows(before))));
+}
+
+/// Whether forecasts of measured rows depend on an input. Rows say how they were run: of a suite's variables, versions and
+/// launch mode they take nothing, of the machine's own file what it says.
+fn is_asked_of_rows(machine: &MachineSpec, change: &InputChange) -> bool {
+    match change {
+        InputChange::Version(_) => machine.nccl.is_empty(),
+        InputChange::Settings(moved) => {
+            let own =
+                |m: &Moved<String>| m.name != "launch" && machine.site.env.iter().all(|(name, _)| *name != m.name);
+            moved.iter().any(|m| m.after.is_some() && own(m))
+        }
+        _ => true,
+    }
 }
 
 #[cfg(test)]
@@ -396,11 +454,17 @@ mod tests {
         twice.machines.extend(suite("one").machines);
         let elsewhere = Suite { measured: vec![measured(1, vec!["x.log".into()])], ..suite("one") };
         let nothing = Suite { measured: vec![measured(0, Vec::new())], ..suite("one") };
+        let mut nowhere = suite("one");
+        nowhere.machines[0].range.clear();
         let mut cold = suite("one");
         cold.machines[0].site.cold = true;
-        for (suite, expected) in
-            [(twice, "`one` is there twice"), (elsewhere, "no machine"), (nothing, "no files"), (cold, "cold calls")]
-        {
+        for (suite, expected) in [
+            (twice, "`one` is there twice"),
+            (elsewhere, "no machine"),
+            (nothing, "no files"),
+            (nowhere, "no range"),
+            (cold, "cold calls"),
+        ] {
             let error = check(&Request::new(suite, Baseline::default())).unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");
         }

@@ -49,7 +49,7 @@ macro_rules! with_calls {
             /// Sizes over which NCCL's choice is kept; by itself `8:8GiB:2`
             #[schemars(with = "Option<String>")]
             range: Option<Spanned<String>>,
-            /// Versions of NCCL; by itself the machine's, else the newest known]
+            /// Versions of NCCL; by itself the machine's, else the newest known
             #[schemars(with = "Option<Vec<String>>")]
             nccl: Option<Vec<Spanned<String>>>,
             /// Variables that NCCL is run with: NAME=VALUE, or a file of such lines; those of the
@@ -191,8 +191,10 @@ pub struct MachineSpec {
     pub collectives: Vec<Collective>,
     /// Sizes in bytes whose times are kept, ascending.
     pub sizes: Vec<u64>,
-    /// Sizes in bytes over which choices are kept, ascending.
+    /// Sizes in bytes over which choices are kept, ascending; at least one.
     pub range: Vec<u64>,
+    /// Where a tuner's table lies that a variable names.
+    pub folder: PathBuf,
 }
 
 impl MachineSpec {
@@ -205,6 +207,7 @@ impl MachineSpec {
             collectives: vec![Collective::AllReduce],
             sizes: vec![1 << 10, 1 << 20, 256 << 20],
             range: (3..=33).map(|power| 1 << power).collect(),
+            folder: PathBuf::new(),
         }
     }
 }
@@ -363,6 +366,7 @@ impl Reader<'_> {
         for text in suite.env.iter().chain(&raw.env).flatten() {
             spec.site.env.extend(self.variables(text)?);
         }
+        self.folder.clone_into(&mut spec.folder);
         spec.site.launch = raw.launch.as_ref().or(suite.launch.as_ref()).map(|text| self.named(text)).transpose()?;
         spec.site.profiles = raw.profile.iter().flatten().map(|name| self.profile(name)).collect();
         let builtin = builtin::text(topology).is_some();

@@ -62,7 +62,7 @@ pub enum Picked {
     Fails,
 }
 
-const FAILS: &str = "NCCL fails";
+pub(super) const FAILS: &str = "NCCL fails";
 
 impl fmt::Display for Picked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -130,15 +130,25 @@ impl<'s> Machine<'s> {
 
     /// What a version of NCCL makes of settings.
     pub(super) fn told(&self, version: Version, run: &Setup) -> Result<Told, Error> {
-        let mut told =
-            told(&self.site.topology, Some(&version.to_string()), &run.env).map_err(|error| match error {
-                Error::Usage { message, hint } => {
-                    Error::Usage { message: format!("machine `{}`: {message}", self.spec.name), hint }
-                }
-                other => other,
-            })?;
+        let env: Vec<(String, String)> = run.env.iter().map(|pair| self.placed(pair)).collect();
+        let mut told = told(&self.site.topology, Some(&version.to_string()), &env).map_err(|error| match error {
+            Error::Usage { message, hint } => {
+                Error::Usage { message: format!("machine `{}`: {message}", self.spec.name), hint }
+            }
+            other => other,
+        })?;
         told.settings.launch = run.launch;
         Ok(told)
+    }
+
+    /// A variable as NCCL is told it: the table that one of the suite names lies beside the suite. Baselines keep what
+    /// is written, which is the same wherever the suite lies.
+    fn placed(&self, pair: &(String, String)) -> (String, String) {
+        let (name, value) = pair.clone();
+        if name != "NCCL_TUNER_CONFIG_FILE" || value.is_empty() || self.own_env.contains(pair) {
+            return (name, value);
+        }
+        (name, self.spec.folder.join(value).display().to_string())
     }
 
     /// What forecasts its calls with a profile, where NCCL is told so.
@@ -384,6 +394,8 @@ fn description(topology: &Topology) -> String {
         let (gpu, HostId(node)) = (topology.gpu_of(rank).index(), topology.node_of(rank));
         let _ = writeln!(out, "rank {rank} {gpu} node HostId({node})");
     }
+    // A line only where it is so: other machines keep the hash of the first baselines.
+    switches(topology).for_each(|what| out += &format!("{what}\n"));
     out
 }
 
@@ -417,7 +429,13 @@ fn kind(kind: &VertexKind) -> String {
     }
 }
 
-/// `64 nvlink of 450 GB/s`: both directions are counted.
+/// What NCCL asks of switches beside links.
+fn switches(topology: &Topology) -> impl Iterator<Item = &'static str> {
+    let known = [(topology.sharp, "SHARP"), (topology.software.multicast_off, "no NVLink multicast")];
+    known.into_iter().filter_map(|(is_so, what)| is_so.then_some(what))
+}
+
+/// `64 nvlink of 450 GB/s`: both directions are counted. Then what switches do.
 fn links(topology: &Topology) -> Vec<String> {
     let mut counts: BTreeMap<_, usize> = BTreeMap::new();
     for (_, _, _, link) in topology.links() {
@@ -427,7 +445,7 @@ fn links(topology: &Topology) -> Vec<String> {
         let gb = format!("{:.3}", *rate as f64 / 1e9);
         format!("{count} {} of {} GB/s", kind.name(), gb.trim_end_matches('0').trim_end_matches('.'))
     };
-    counts.iter().map(shown).collect()
+    counts.iter().map(shown).chain(switches(topology).map(str::to_owned)).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use collcast::files::read_text;
 use collcast::shard::Parts;
 use collcast::values::percent;
 use collcast::views::{only, shorten};
-use collcast_reports::model::Report;
 use collcast_reports::terminal;
 
 use super::call::Code;
@@ -25,8 +24,9 @@ choice of NCCL and each time that changed is reported with its cause: topology, 
 version, settings (environment, launch mode) or our model. Where several changed, one is put back \
 at a time.
 
-  fails         a changed choice with a predicted loss beyond --choice-tolerance; a time slower
-                beyond --time-tolerance; an error against measurements beyond --error-tolerance
+  fails         a changed choice with a loss beyond --choice-tolerance, or one that cannot be told; a
+                time slower beyond --time-tolerance; an error against measurements beyond
+                --error-tolerance; a baseline that has no entry of the suite
   reported      a changed choice that loses nothing, a time that is faster, what is new or removed,
                 and `model moved, choice same`: a time that only our own model moved
   --strict      everything that is reported fails
@@ -74,7 +74,7 @@ pub(crate) struct Args {
 
 /// What takes long.
 const SIMULATING: &str = "simulating the suite";
-/// Findings that a screen shows; the worst come first.
+/// Findings that a screen shows, the worst first, and lines of what is removed.
 const SHOWN: usize = 40;
 
 pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
@@ -139,11 +139,18 @@ pub(super) fn answer(args: &Args, given: &Named, merged: Option<&Parts>) -> Resu
 fn accept(file: &Path, outcome: &Outcome) -> Result<Code, Error> {
     let text = outcome.next_baseline();
     let same = read_text("read the baseline", file).is_ok_and(|old| old == text);
+    let lost = Baseline::read(file).map_or_else(|_| Vec::new(), |old| old.lost(&outcome.today));
     if !same {
         write(Some(file), text.as_bytes())?;
     }
     for warning in &outcome.warnings {
         say!("warning: {warning}");
+    }
+    for what in lost.iter().take(SHOWN) {
+        say!("removed: {what}");
+    }
+    if lost.len() > SHOWN {
+        say!("removed: and {} more", lost.len() - SHOWN);
     }
     let done = if same { "is up to date" } else { "is written" };
     say!("ok: the baseline {} {done}: {}", file.display(), outcome.today.counts());
@@ -161,7 +168,7 @@ fn print(output: &OutputArgs, outcome: &Outcome) -> Result<(), Error> {
     }
     let whole = matches!(format, Format::Json | Format::Junit) || output.output.is_some();
     if outcome.findings.is_empty() && !whole {
-        tell(&terminal::notes(&Report { warnings: Vec::new(), ..report }, screen_of(&std::io::stderr())));
+        tell(&terminal::notes(&report, screen_of(&std::io::stderr())));
         return Ok(());
     }
     output.print(&report, None)

@@ -539,7 +539,20 @@ fn defective(file: &FileReport) -> Option<Anomaly> {
     ))
 }
 
-/// Rows that are predicted, the median of their errors, and a hash of the files.
+/// How forecasts hold against measurements.
+#[derive(Clone, Debug)]
+pub struct MedianError {
+    /// Rows that are predicted.
+    pub rows: usize,
+    /// Median of their errors, as a fraction.
+    pub error: f64,
+    /// Hash of the files that gave rows.
+    pub files: String,
+    /// What is left out, by file and by reason.
+    pub warnings: Vec<String>,
+}
+
+/// Forecasts against measured files.
 ///
 /// # Errors
 /// Measurements that cannot be read, or of which no row can be predicted.
@@ -548,7 +561,7 @@ pub fn median_error(
     options: &ReadOptions,
     topology: &Topology,
     profile: &Profile,
-) -> Result<(usize, f64, String), Error> {
+) -> Result<MedianError, Error> {
     let read = read_paths(measurements, options)?;
     can_be_asked(&read.files)?;
     let judged = judge(&read, (topology, profile), None, false, &Watch::default())?;
@@ -561,5 +574,16 @@ pub fn median_error(
     }
     let rows: Vec<&Judged<'_>> = judged.rows.iter().collect();
     let hashes: Vec<&str> = given(&read).map(|f| f.hash.as_str()).collect();
-    Ok((rows.len(), Stats::of(&rows).median_abs_error, content_hash(hashes.join(" ").as_bytes())))
+    let skipped = judged.skipped.iter().map(|(reason, count)| format!("{count} rows are not predicted: {reason}"));
+    let of_file = |file: &FileReport| {
+        let notes = file.warnings();
+        let first = notes.first()?;
+        Some(if notes.len() == 1 { first.clone() } else { format!("{first}; {} more notes", notes.len() - 1) })
+    };
+    Ok(MedianError {
+        rows: rows.len(),
+        error: Stats::of(&rows).median_abs_error,
+        files: content_hash(hashes.join(" ").as_bytes()),
+        warnings: read.files.iter().filter_map(of_file).chain(skipped).collect(),
+    })
 }

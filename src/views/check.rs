@@ -7,7 +7,7 @@ use collcast_reports::model::{CaseOutcome, Cell, Column, Input, Report, Status, 
 use collcast_sim::collective::Collective;
 
 use super::VERSION;
-use crate::check::{Cause, Changed, Finding, Kind, Outcome, Tolerance, digits, signed};
+use crate::check::{Asked, Cause, Changed, Finding, Kind, Outcome, Tolerance, digits, signed};
 use crate::confidence::Trust;
 use crate::values::plural;
 
@@ -53,7 +53,8 @@ impl Outcome {
         ]
     }
 
-    /// One case for each version and collective of a machine, and for each set of measurements.
+    /// One case for each version and collective of a machine, for each set of measurements, and for what only the
+    /// baseline has.
     fn cases(&self) -> Vec<TestCase> {
         let mut cases = Vec::new();
         for asked in &self.asked {
@@ -63,7 +64,7 @@ impl Outcome {
                     let about = self.findings.iter().filter(|f| {
                         let of_version = f.nccl.as_ref().is_none_or(|nccl| nccl.after == *version);
                         let of_collective = f.collective.is_none_or(|c| c == *collective);
-                        f.machine == *name && of_version && of_collective && f.kind() != Kind::Error
+                        f.machine == *name && of_version && of_collective && !f.is_of_measurements()
                     });
                     cases.push(TestCase {
                         group: name.clone(),
@@ -75,8 +76,7 @@ impl Outcome {
             }
         }
         for name in &self.measured {
-            let about =
-                self.findings.iter().filter(|f| f.machine == *name && (f.kind() == Kind::Error || f.nccl.is_none()));
+            let about = self.findings.iter().filter(|f| f.machine == *name && f.is_of_measurements());
             cases.push(TestCase {
                 group: "measured".to_owned(),
                 name: format!("measured {name}"),
@@ -84,7 +84,26 @@ impl Outcome {
                 place: None,
             });
         }
+        let gone = self.findings.iter().filter(|f| f.kind() == Kind::Removed && !self.asks(f));
+        cases.extend(gone.map(|f| {
+            let what = if f.is_of_measurements() { "measured " } else { "" };
+            let (name, outcome) = (format!("{what}{}", f.place().join(", ")), came_of(&[f]));
+            TestCase { group: f.machine.clone(), name, outcome, place: None }
+        }));
         cases
+    }
+
+    /// Whether the suite asks for what a finding is about.
+    fn asks(&self, finding: &Finding) -> bool {
+        let of_machine = |asked: &Asked| {
+            asked.machine == finding.machine
+                && finding.nccl.as_ref().is_none_or(|nccl| asked.versions.contains(&nccl.after))
+                && finding.collective.is_none_or(|collective| asked.collectives.contains(&collective))
+        };
+        match finding.is_of_measurements() {
+            true => self.measured.contains(&finding.machine),
+            false => self.asked.iter().any(of_machine),
+        }
     }
 
     fn overall(&self) -> serde_json::Value {
@@ -128,29 +147,38 @@ impl Outcome {
                 _ => confidence,
             },
             basis,
-            next: (!self.findings.is_empty()).then(|| match self.findings.iter().all(Finding::is_beyond_limit) {
-                true => format!("find why forecasts are off, or raise max_error in {suite}"),
-                false => {
-                    let own = crate::check::baseline_of(Path::new(suite));
-                    let other = path(self.baseline.as_ref()).filter(|path| Path::new(path) != own);
-                    let baseline = other.map_or_else(String::new, |path| format!(" --baseline {path}"));
-                    format!("accept it with `collcast check {suite}{baseline} --update`, or undo the cause")
+            next: (!self.findings.is_empty()).then(|| {
+                if self.findings.iter().all(Finding::is_beyond_limit) {
+                    return format!("find why forecasts are off, or raise max_error in {suite}");
                 }
+                let own = crate::check::baseline_of(Path::new(suite));
+                let other = path(self.baseline.as_ref()).filter(|path| Path::new(path) != own);
+                let baseline = other.map_or_else(String::new, |path| format!(" --baseline {path}"));
+                let else_do =
+                    if self.is_compared() { "undo the cause" } else { "name this suite's baseline with --baseline" };
+                format!("accept it with `collcast check {suite}{baseline} --update`, or {else_do}")
             }),
         }
     }
 
+    /// Whether something could be compared, or nothing is accepted yet.
+    fn is_compared(&self) -> bool {
+        self.compared > 0 || self.baseline.is_none()
+    }
+
     fn sentence(&self, failed: usize) -> String {
-        let all = plural(self.today.counts().entries, "entry", "entries");
+        let mut all = plural(self.today.counts().entries, "entry", "entries");
+        if self.refused > 0 {
+            all += &format!(" (NCCL refuses calls of {})", self.refused);
+        }
         let differences = plural(self.findings.len(), "difference", "differences");
-        let named = |finding: &Finding| {
-            let nccl = finding.nccl.as_ref().map(ToString::to_string);
-            let place = [Some(finding.machine.as_str()), nccl.as_deref(), finding.collective.map(Collective::name)];
-            let place: Vec<&str> = place.into_iter().flatten().collect();
-            format!("{}: {finding}", place.join(" "))
-        };
+        let named = |finding: &Finding| format!("{}: {finding}", finding.place().join(" "));
         match self.findings.first() {
             None => format!("no choice and no time beyond tolerance changed in {all}"),
+            Some(first) if !self.is_compared() => {
+                let what = "nothing was compared: the suite and the baseline have no entry in common";
+                format!("{what}; {differences} in {all}, the first in {}", named(first))
+            }
             Some(first) if failed > 0 => {
                 let mut by: BTreeMap<&str, usize> = BTreeMap::new();
                 for finding in self.findings.iter().filter(|f| f.failed && !f.causes.is_empty()) {
@@ -176,7 +204,7 @@ fn path(input: Option<&Input>) -> Option<&str> {
 fn came_of(about: &[&Finding]) -> CaseOutcome {
     match (about.first(), about.iter().filter(|f| f.failed).count()) {
         (None, _) => CaseOutcome::Passed,
-        (Some(first), 0) if first.kind() == Kind::New => CaseOutcome::Skipped("not in the baseline yet".to_owned()),
+        (Some(first), 0) if first.is_all_new() => CaseOutcome::Skipped("not in the baseline yet".to_owned()),
         (Some(_), 0) => CaseOutcome::Noted(about.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
         (Some(first), failed) => {
             let more = if failed > 1 { format!("; {} more fail here", failed - 1) } else { String::new() };
@@ -264,7 +292,7 @@ fn findings_table(findings: &[Finding], for_people: bool) -> Table {
             text(after),
             finding.change().map(change).into(),
             match finding.kind() {
-                Kind::New | Kind::Removed => text(String::new()),
+                Kind::New | Kind::Removed if finding.causes.is_empty() => text(String::new()),
                 _ => text(finding.cause()),
             },
         ]);
