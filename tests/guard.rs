@@ -161,7 +161,7 @@ fn the_prolog_drains_what_is_unfit() {
         (1, 1, "ran bench"),
         (2, 0, "not judged, exit code 2: its options"),
         (3, 0, "not judged, exit code 3: NCCL or another library"),
-        (124, 0, "not judged, exit code 124: no time"),
+        (124, 1, "not done within 60 s: a GPU or a link hangs"),
         (4, 0, "not judged, exit code 4"),
     ] {
         let (code, err) = prolog(Some(ends), Some("0,1"));

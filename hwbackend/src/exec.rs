@@ -53,6 +53,17 @@ impl Default for Effort {
 }
 
 impl Effort {
+    /// Longest wait for a GPU that starts: the host loads kernels and connects peers, which takes seconds.
+    pub(crate) fn longest(&self) -> Duration {
+        self.patience * 2 + Duration::from_secs(30)
+    }
+
+    /// As many operations that take about `one` as the budget holds: one to `most`.
+    pub(crate) fn affords(&self, most: u32, one: Duration) -> u32 {
+        let affordable = self.budget.as_secs_f64() / one.as_secs_f64().max(1e-9);
+        affordable.clamp(1.0, f64::from(most.max(1))) as u32
+    }
+
     /// Iterations and batches for an operation that takes about `one`, within the budget.
     #[must_use]
     pub fn fitted(&self, one: Duration) -> Self {
@@ -232,5 +243,7 @@ mod tests {
         let long = effort.fitted(Duration::from_millis(200));
         assert_eq!((long.iterations, long.batches), (1, 10));
         assert_eq!(effort.fitted(Duration::from_secs(9)).batches, 3);
+        let warmup = [10, 500_000, 9_000_000].map(|us| effort.affords(effort.warmup, Duration::from_micros(us)));
+        assert_eq!(warmup, [5, 4, 1]);
     }
 }

@@ -1,8 +1,8 @@
 //! Processes of one job find each other: rank and world size from the launcher's environment,
 //! then a star of TCP connections around rank 0 for a few small messages.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use collcast_topologies::hostlist;
@@ -13,8 +13,13 @@ use crate::exec::ExecError;
 const PORT: u16 = 29_500;
 /// Longest message: results of a sweep are far below.
 const MESSAGE_MAX: u32 = 64 << 20;
-/// What a connection starts with.
-const HELLO: &[u8; 12] = b"collcast/1\r\n";
+/// What a connection starts with; then 4 bytes of rank, 4 of size and 8 of job, little end first.
+const HELLO: &[u8; 12] = b"collcast/2\r\n";
+const HELLO_BYTES: usize = HELLO.len() + 16;
+/// Connections that are taken before time is looked at.
+const AT_ONCE: usize = 128;
+/// How long a connection may take to say all that.
+const HELLO_TIME: Duration = Duration::from_secs(2);
 
 /// A process's place in its job.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,6 +36,8 @@ pub struct World {
     pub port: u16,
     /// Whose environment said so.
     pub launcher: &'static str,
+    /// The launcher's name of the job, in 64 bits: processes of other jobs are sent away.
+    pub job: u64,
 }
 
 impl World {
@@ -42,19 +49,28 @@ impl World {
     /// PMI_RANK, PMI_SIZE, MPI_LOCALRANKID. The last three take
     /// MASTER_ADDR and MASTER_PORT where set. COLLCAST_PORT names the port in every case.
     ///
+    /// The job is TORCHELASTIC_RUN_ID of torchrun, PMIX_NAMESPACE of Open MPI, SLURM_JOB_ID with SLURM_STEP_ID of srun, and
+    /// PMI_JOBID; all processes of a job have the same, and those of a launcher that names none have nothing.
+    ///
     /// # Errors
     /// Numbers that are none, a rank outside the world, or no way to find rank 0.
     pub fn from_env(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, ExecError> {
         let launchers = [
-            ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
-            ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-            ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+            ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", &["TORCHELASTIC_RUN_ID"][..]),
+            (
+                "mpirun",
+                "OMPI_COMM_WORLD_RANK",
+                "OMPI_COMM_WORLD_SIZE",
+                "OMPI_COMM_WORLD_LOCAL_RANK",
+                &["PMIX_NAMESPACE"][..],
+            ),
+            ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", &["SLURM_JOB_ID", "SLURM_STEP_ID"][..]),
             // Inside of a job of Slurm its own variables say more, so this comes last.
-            ("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+            ("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", &["PMI_JOBID"][..]),
         ];
         // The shell of a Slurm batch job has rank and size too, but no step.
         let in_step = |launcher: &str| launcher != "srun" || get("SLURM_STEP_NODELIST").is_some();
-        let Some(&(launcher, rank, size, local)) =
+        let Some(&(launcher, rank, size, local, names)) =
             launchers.iter().find(|l| get(l.1).is_some() && get(l.2).is_some() && in_step(l.0))
         else {
             return Ok(None);
@@ -81,8 +97,15 @@ impl World {
             (None, Some(text)) => parse_port("MASTER_PORT", &text)?.checked_add(1).unwrap_or(PORT),
             (None, None) => PORT + 1,
         };
-        Ok(Some(Self { rank: world.0, size: world.1, local: world.2, address, port, launcher }))
+        let job = job(names.iter().map(|name| get(name).unwrap_or_default()));
+        Ok(Some(Self { rank: world.0, size: world.1, local: world.2, address, port, launcher, job }))
     }
+}
+
+/// The names of a job in 64 bits (FNV-1a), the same in every process and release.
+fn job(names: impl Iterator<Item = String>) -> u64 {
+    let bytes = names.flat_map(|name| name.into_bytes().into_iter().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn parse_port(name: &str, text: &str) -> Result<u16, ExecError> {
@@ -128,8 +151,8 @@ impl Group {
                     Err(_) => std::thread::sleep(Duration::from_millis(50)),
                 }
             };
-            let mut hello = HELLO.to_vec();
-            hello.extend([world.rank.to_le_bytes(), world.size.to_le_bytes()].concat());
+            let numbers = [world.rank.to_le_bytes(), world.size.to_le_bytes()].concat();
+            let hello = [&HELLO[..], &numbers, &world.job.to_le_bytes()].concat();
             stream.write_all(&hello).map_err(|e| bad(format!("rank 0 at {at} hung up: {e}")))?;
             group.peers.push(stream);
         }
@@ -254,36 +277,97 @@ impl Group {
     }
 }
 
-fn accept(world: &World, deadline: Instant) -> Result<Vec<TcpStream>, ExecError> {
-    // On all addresses: the name of this host may resolve to one that others cannot reach.
-    let host = if world.address == "127.0.0.1" || world.address == "localhost" { "127.0.0.1" } else { "0.0.0.0" };
-    let listener = TcpListener::bind((host, world.port))
-        .and_then(|l| l.set_nonblocking(true).map(|()| l))
-        .map_err(|e| bad(format!("rank 0 cannot listen on port {}: {e}; COLLCAST_PORT names another", world.port)))?;
-    let mut peers: Vec<Option<TcpStream>> = (1..world.size).map(|_| None).collect();
-    while peers.iter().any(Option::is_none) {
-        let Ok((mut stream, from)) = listener.accept() else {
-            if Instant::now() >= deadline {
-                let missing: Vec<String> =
-                    (1..world.size).filter(|&r| peers[r as usize - 1].is_none()).map(|r| r.to_string()).collect();
-                return Err(bad(format!("rank {} of {} did not come in time", missing.join(", "), world.size)));
+/// A connection that has not yet said who it is.
+struct Caller {
+    stream: TcpStream,
+    from: SocketAddr,
+    hello: [u8; HELLO_BYTES],
+    heard: usize,
+    until: Instant,
+}
+
+impl Caller {
+    fn new(stream: TcpStream, from: SocketAddr) -> std::io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, from, hello: [0; HELLO_BYTES], heard: 0, until: Instant::now() + HELLO_TIME })
+    }
+
+    /// Hears what there is; whether more may come of it.
+    fn hear(&mut self) -> bool {
+        while self.heard < HELLO_BYTES {
+            match self.stream.read(&mut self.hello[self.heard..]) {
+                Ok(0) => return false,
+                Ok(bytes) => self.heard += bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == ErrorKind::WouldBlock && Instant::now() < self.until,
             }
-            std::thread::sleep(Duration::from_millis(5));
-            continue;
-        };
-        let mut hello = [0; HELLO.len() + 8];
-        let timeout = Some(Duration::from_secs(2));
-        let read = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(timeout));
-        if read.and_then(|()| stream.read_exact(&mut hello)).is_err() || !hello.starts_with(HELLO) {
-            continue; // Not one of us: a port scanner, say.
         }
-        let number = |at: usize| u32::from_le_bytes([hello[at], hello[at + 1], hello[at + 2], hello[at + 3]]);
-        let (rank, size) = (number(HELLO.len()), number(HELLO.len() + 4));
+        true
+    }
+
+    /// Its rank; nothing where it is none of us: a port scanner, say, or a process of another job.
+    fn rank(&self, world: &World) -> Result<Option<u32>, ExecError> {
+        let number = |at: usize| -> [u8; 4] { self.hello[at..at + 4].try_into().unwrap_or_default() };
+        let at = HELLO.len();
+        let job = [number(at + 8), number(at + 12)].concat().try_into().map_or(0, u64::from_le_bytes);
+        if !self.hello.starts_with(HELLO) || job != world.job {
+            return Ok(None);
+        }
+        let (rank, size) = (u32::from_le_bytes(number(at)), u32::from_le_bytes(number(at + 4)));
         if size != world.size || rank == 0 || rank >= size {
+            let from = self.from;
             return Err(bad(format!("{from} says it is rank {rank} of {size}; this is a job of {}", world.size)));
         }
-        if peers[rank as usize - 1].replace(stream).is_some() {
-            return Err(bad(format!("two processes say they are rank {rank}")));
+        Ok(Some(rank))
+    }
+}
+
+/// Listens on all addresses: the name of this host may resolve to one that others cannot reach.
+fn listen(world: &World) -> Result<Vec<TcpListener>, ExecError> {
+    // By default a listener of IPv6 takes IPv4 too, and the second finds the port taken.
+    let hosts: &[&str] = match world.address.as_str() {
+        "127.0.0.1" | "localhost" => &["127.0.0.1"],
+        "::1" => &["::1"],
+        _ => &["::", "0.0.0.0"],
+    };
+    let bind = |&host: &&str| {
+        let listener = TcpListener::bind((host, world.port))?;
+        listener.set_nonblocking(true).map(|()| listener)
+    };
+    let (listeners, errors): (Vec<_>, Vec<_>) = hosts.iter().map(bind).partition(Result::is_ok);
+    let listeners: Vec<_> = listeners.into_iter().flatten().collect();
+    match errors.into_iter().find_map(Result::err) {
+        Some(error) if listeners.is_empty() => {
+            Err(bad(format!("rank 0 cannot listen on port {}: {error}; COLLCAST_PORT names another", world.port)))
+        }
+        _ => Ok(listeners),
+    }
+}
+
+fn accept(world: &World, deadline: Instant) -> Result<Vec<TcpStream>, ExecError> {
+    let listeners = listen(world)?;
+    let mut callers: Vec<Caller> = Vec::new();
+    let mut peers: Vec<Option<TcpStream>> = (1..world.size).map(|_| None).collect();
+    while peers.iter().any(Option::is_none) {
+        if Instant::now() >= deadline {
+            let missing: Vec<String> =
+                (1..world.size).filter(|&r| peers[r as usize - 1].is_none()).map(|r| r.to_string()).collect();
+            return Err(bad(format!("rank {} of {} did not come in time", missing.join(", "), world.size)));
+        }
+        let came = listeners.iter().flat_map(|listener| std::iter::from_fn(|| listener.accept().ok()).take(AT_ONCE));
+        callers.extend(came.filter_map(|(stream, from)| Caller::new(stream, from).ok()));
+        callers.retain_mut(Caller::hear);
+        let (told, waiting): (Vec<_>, _) = callers.into_iter().partition(|caller| caller.heard == HELLO_BYTES);
+        callers = waiting;
+        if told.is_empty() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for caller in told {
+            let Some(rank) = caller.rank(world)? else { continue };
+            caller.stream.set_nonblocking(false).map_err(|e| bad(e.to_string()))?;
+            if peers[rank as usize - 1].replace(caller.stream).is_some() {
+                return Err(bad(format!("two processes say they are rank {rank}")));
+            }
         }
     }
     Ok(peers.into_iter().flatten().collect())
@@ -338,27 +422,37 @@ mod tests {
     fn launchers_are_understood() {
         assert_eq!(world(&[]).unwrap(), None);
         assert_eq!(world(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "16")]).unwrap(), None);
-        let expect = |rank, size, local, address: &str, port, launcher| {
-            Some(World { rank, size, local, address: address.to_owned(), port, launcher })
+        let expect = |rank, size, local, address: &str, port, launcher, names: &[&str]| {
+            let job = job(names.iter().map(|&name| name.to_owned()));
+            Some(World { rank, size, local, address: address.to_owned(), port, launcher, job })
         };
-        let torchrun =
-            [("RANK", "3"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1234")];
-        assert_eq!(world(&torchrun).unwrap(), expect(3, 8, 1, "a", 1235, "torchrun"));
+        let torchrun = [
+            ("RANK", "3"),
+            ("WORLD_SIZE", "8"),
+            ("LOCAL_RANK", "1"),
+            ("MASTER_ADDR", "a"),
+            ("MASTER_PORT", "1234"),
+            ("TORCHELASTIC_RUN_ID", "one"),
+        ];
+        assert_eq!(world(&torchrun).unwrap(), expect(3, 8, 1, "a", 1235, "torchrun", &["one"]));
         let mpirun = [
             ("OMPI_COMM_WORLD_RANK", "1"),
             ("OMPI_COMM_WORLD_SIZE", "2"),
             ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
             ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
         ];
-        assert_eq!(world(&mpirun).unwrap(), expect(1, 2, 1, "127.0.0.1", 29_501, "mpirun"));
+        assert_eq!(world(&mpirun).unwrap(), expect(1, 2, 1, "127.0.0.1", 29_501, "mpirun", &[""]));
         let srun = [
             ("SLURM_PROCID", "9"),
             ("SLURM_NTASKS", "16"),
             ("SLURM_LOCALID", "1"),
             ("SLURM_STEP_NODELIST", "gpu[007-008]"),
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_ID", "1"),
             ("COLLCAST_PORT", "4000"),
         ];
-        assert_eq!(world(&srun).unwrap(), expect(9, 16, 1, "gpu007", 4000, "srun"));
+        assert_eq!(world(&srun).unwrap(), expect(9, 16, 1, "gpu007", 4000, "srun", &["77", "1"]));
+        assert_ne!(job(["77", "1"].map(str::to_owned).into_iter()), job(["7", "71"].map(str::to_owned).into_iter()));
     }
 
     /// Goal: bad environments are refused by name.
@@ -382,7 +476,7 @@ mod tests {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let run = move |rank| {
             let address = "127.0.0.1".to_owned();
-            let world = World { rank, size: 3, local: rank, address, port, launcher: "test" };
+            let world = World { rank, size: 3, local: rank, address, port, launcher: "test", job: 0 };
             let mut group = Group::join(&world, Duration::from_secs(20)).unwrap();
             let sum = group.agreed(Ok(u64::from(rank) + 1)).unwrap();
             let slowest = group.slowest(&[f64::from(rank), 5.0 - f64::from(rank)]).unwrap();
@@ -405,10 +499,12 @@ mod tests {
     #[test]
     fn a_missing_rank_is_named() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let address = "127.0.0.1".to_owned();
         let at =
-            move |rank, size| World { rank, size, local: 0, address: "127.0.0.1".to_owned(), port, launcher: "test" };
+            move |rank, size| World { rank, size, local: 0, address: address.clone(), port, launcher: "test", job: 0 };
+        let one = at(1, 3);
         let zero = std::thread::spawn(move || Group::join(&at(0, 3), Duration::from_millis(700)));
-        let one = Group::join(&at(1, 3), Duration::from_secs(20));
+        let one = Group::join(&one, Duration::from_secs(20));
         assert!(zero.join().unwrap().unwrap_err().to_string().contains("rank 2 of 3"));
         assert!(one.unwrap().barrier().is_err());
     }

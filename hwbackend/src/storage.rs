@@ -6,8 +6,9 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Advice, OFlags, fadvise};
 
@@ -98,8 +99,9 @@ struct Aligned {
 }
 
 impl Aligned {
+    /// Each page is written to, so that none is missing when it is first used; the pattern has no such bytes.
     fn new(bytes: u64) -> Self {
-        let memory = vec![0; (bytes + ALIGN) as usize];
+        let memory = vec![u8::MAX; (bytes + ALIGN) as usize];
         let start = memory.as_ptr().align_offset(ALIGN as usize);
         Self { memory, start, bytes: bytes as usize }
     }
@@ -109,6 +111,26 @@ impl Aligned {
     }
 }
 
+/// A name that no other file has, also not that of a process with the same number in another container.
+fn name() -> String {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    format!(".collcast-bench-{}-{since}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed))
+}
+
+/// What threads do with their chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    /// Reads them.
+    Read,
+    /// Reads them and compares each byte.
+    Compare,
+    /// Writes what is in the buffer, which is made before.
+    Write,
+    /// Writes the pattern.
+    Fill,
+}
+
 impl PatternFile {
     /// Makes one in a folder; `bytes` are rounded up to pages.
     ///
@@ -116,9 +138,10 @@ impl PatternFile {
     /// What the system says: no such folder, no room.
     pub fn new(folder: &Path, bytes: u64) -> io::Result<Self> {
         const PIECE: u64 = 1 << 22;
-        let path = folder.join(format!(".collcast-bench-{}", std::process::id()));
+        let path = folder.join(name());
+        let out = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        // From here on it is ours to remove.
         let file = Self { path, bytes: bytes.next_multiple_of(ALIGN) };
-        let out = OpenOptions::new().write(true).create_new(true).open(&file.path)?;
         let mut buffer = Aligned::new(PIECE);
         let mut at = 0;
         while at < file.bytes {
@@ -157,67 +180,88 @@ impl PatternFile {
     pub fn time(&self, case: &FileCase, effort: &Effort) -> io::Result<Sample> {
         let bytes = case.bytes.min(self.bytes).next_multiple_of(ALIGN);
         let case = FileCase { bytes, chunk: case.chunk.min(bytes).next_multiple_of(ALIGN), ..*case };
-        let write = case.access == Access::Write;
-        let file = if write {
-            OpenOptions::new().write(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(&self.path)?
-        } else {
-            self.open(case.access == Access::Direct)?
-        };
-        let mut checked = self.pass(&file, &case, true)?;
-        if write {
-            self.forget()?;
-            let read = FileCase { access: Access::Buffered, ..case };
-            checked = self.pass(&self.open(false)?, &read, true)?;
+        if case.access != Access::Write {
+            let file = self.open(case.access == Access::Direct)?;
+            let (checked, _) = pass(&file, &case, Work::Compare)?;
+            return Ok(Sample {
+                times_us: self.times(&file, &case, Work::Read, effort)?,
+                checked,
+                ..Sample::default()
+            });
         }
+        let direct = OFlags::DIRECT.bits().cast_signed();
+        let file = OpenOptions::new().write(true).custom_flags(direct).open(&self.path)?;
+        let timed = pass(&file, &case, Work::Write).and_then(|_| self.times(&file, &case, Work::Write, effort));
+        // Whatever happened, the file has its pattern again: others read it.
+        pass(&file, &case, Work::Fill)?;
+        self.forget()?;
+        let (checked, _) = pass(&self.open(false)?, &case, Work::Compare)?;
+        Ok(Sample { times_us: timed?, checked, ..Sample::default() })
+    }
+
+    /// Microseconds of all chunks, as often as the effort allows.
+    fn times(&self, file: &File, case: &FileCase, work: Work, effort: &Effort) -> io::Result<Vec<f64>> {
         let (mut times_us, start) = (Vec::new(), Instant::now());
         while times_us.len() < effort.batches as usize && (times_us.len() < 3 || start.elapsed() < effort.budget) {
             if case.access == Access::Buffered {
                 self.forget()?;
             }
-            let from = Instant::now();
-            self.pass(&file, &case, false)?;
-            times_us.push(from.elapsed().as_secs_f64() * 1e6);
+            times_us.push(pass(file, case, work)?.1.as_secs_f64() * 1e6);
         }
-        Ok(Sample { times_us, checked, ..Sample::default() })
+        Ok(times_us)
     }
+}
 
-    /// All chunks once; gives the bytes that were compared.
-    fn pass(&self, file: &File, case: &FileCase, compare: bool) -> io::Result<u64> {
-        let next = AtomicU64::new(0);
-        let work = || -> io::Result<u64> {
-            let (mut buffer, mut compared) = (Aligned::new(case.chunk), 0);
-            loop {
-                let at = next.fetch_add(case.chunk, Ordering::Relaxed);
-                if at >= case.bytes {
-                    return Ok(compared);
-                }
-                let part = &mut buffer.all()[..case.chunk.min(case.bytes - at) as usize];
-                if case.access == Access::Write {
-                    fill(part, at);
-                    file.write_all_at(part, at)?;
-                    continue;
-                }
-                file.read_exact_at(part, at)?;
-                if compare {
+/// All chunks once: the bytes that were compared, and the time from when all threads have their buffers to the end of the last,
+/// which flushes what was written.
+fn pass(file: &File, case: &FileCase, work: Work) -> io::Result<(u64, Duration)> {
+    let count = case.threads.max(1);
+    let (next, left, ready) = (AtomicU64::new(0), AtomicU32::new(count), Barrier::new(count as usize));
+    let thread = || -> io::Result<(u64, Instant, Instant)> {
+        let mut buffer = Aligned::new(case.chunk);
+        if work == Work::Write {
+            fill(buffer.all(), 0);
+        }
+        ready.wait();
+        let (begin, mut compared) = (Instant::now(), 0);
+        loop {
+            let at = next.fetch_add(case.chunk, Ordering::Relaxed);
+            if at >= case.bytes {
+                break;
+            }
+            let part = &mut buffer.all()[..case.chunk.min(case.bytes - at) as usize];
+            match work {
+                Work::Read => file.read_exact_at(part, at)?,
+                Work::Compare => {
+                    file.read_exact_at(part, at)?;
                     let good = right(part, at);
                     if good < part.len() as u64 {
                         return Err(io::Error::other(format!("byte {} of the file is wrong", at + good)));
                     }
                     compared += good;
                 }
+                Work::Write => file.write_all_at(part, at)?,
+                Work::Fill => {
+                    fill(part, at);
+                    file.write_all_at(part, at)?;
+                }
             }
-        };
-        let parts = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..case.threads.max(1)).map(|_| scope.spawn(work)).collect();
-            let ended = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
-            ended.map(|end| end.unwrap_or_else(|_| Err(io::Error::other("a thread ended early")))).collect::<Vec<_>>()
-        });
-        let compared = parts.into_iter().sum::<io::Result<u64>>()?;
-        if case.access == Access::Write {
+        }
+        if matches!(work, Work::Write | Work::Fill) && left.fetch_sub(1, Ordering::AcqRel) == 1 {
             file.sync_data()?;
         }
-        Ok(compared)
-    }
+        // Before the buffer goes.
+        Ok((compared, begin, Instant::now()))
+    };
+    let ends = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(thread)).collect();
+        let ended = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+        ended.map(|end| end.unwrap_or_else(|_| Err(io::Error::other("a thread ended early")))).collect::<Vec<_>>()
+    });
+    let ends = ends.into_iter().collect::<io::Result<Vec<_>>>()?;
+    let (begin, end) = (ends.iter().map(|end| end.1).min(), ends.iter().map(|end| end.2).max());
+    let time = end.zip(begin).map_or(Duration::ZERO, |(end, begin)| end - begin);
+    Ok((ends.iter().map(|end| end.0).sum(), time))
 }
 
 impl Drop for PatternFile {
@@ -228,8 +272,6 @@ impl Drop for PatternFile {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// Goal: what is read is compared byte by byte, each access covers all bytes, and the file is gone in the end.
@@ -255,5 +297,41 @@ mod tests {
         let path = file.path.clone();
         drop(file);
         assert!(!path.exists());
+    }
+
+    /// Goal: two files of one process are two, also where the second cannot be made, and each goes with its owner.
+    #[test]
+    #[allow(clippy::unwrap_used)]
+    fn files_of_others_are_left_alone() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let first = PatternFile::new(folder.path(), 4096).unwrap();
+        let second = PatternFile::new(folder.path(), 8192).unwrap();
+        assert!(first.path != second.path && second.path.exists());
+        drop(second);
+        assert!(first.path.exists());
+    }
+
+    /// Goal: threads start and buffers are made before the clock does.
+    /// Method: a read of one page from the page cache takes less than it takes to start a thread.
+    #[test]
+    #[allow(clippy::unwrap_used)]
+    fn only_reads_are_timed() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let file = PatternFile::new(folder.path(), ALIGN).unwrap();
+        let least = |work: &mut dyn FnMut()| {
+            let time = |_| {
+                let begin = Instant::now();
+                work();
+                begin.elapsed()
+            };
+            (0..100).map(time).min().unwrap().as_secs_f64() * 1e6
+        };
+        let start = least(&mut || std::thread::scope(|scope| scope.spawn(|| ()).join().unwrap()));
+        let (opened, mut page) = (file.open(false).unwrap(), [0; ALIGN as usize]);
+        let read = least(&mut || opened.read_exact_at(&mut page, 0).unwrap());
+        let case = FileCase { access: Access::Cached, bytes: ALIGN, chunk: ALIGN, threads: 1 };
+        let effort = Effort { batches: 100, budget: Duration::from_secs(5), ..Effort::default() };
+        let timed = file.time(&case, &effort).unwrap().percentile(0);
+        assert!(timed < read + start / 2.0, "{timed} us, a read {read} us, a thread {start} us");
     }
 }

@@ -3,9 +3,10 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
-use std::net::TcpListener;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use collcast_hwbackend::exec::{CallToRun, Effort, Executor};
 use collcast_hwbackend::host::Host;
@@ -72,4 +73,56 @@ fn processes_find_each_other() {
             assert!(process.wait().unwrap().success(), "rank {rank} of {size} under {launcher:?}");
         }
     }
+}
+
+/// Goal: those who are none of us hold nobody up: connections that say nothing, or something else, and a process of another
+/// job. A name that resolves to several addresses is reached by IPv4, and by IPv6 where there is any.
+#[test]
+fn strangers_are_sent_away() {
+    for address in ["127.0.0.1", "0.0.0.0", "::1"] {
+        let Ok(listener) = TcpListener::bind((address, 0)) else { continue }; // There is no IPv6.
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        // Rank 0 is told another name: it listens on all addresses, but on the loopback's.
+        let at = |rank, job| {
+            let heard = if rank == 0 && address == "0.0.0.0" { "a-host" } else { address };
+            World { rank, size: 2, local: rank, address: heard.to_owned(), port, launcher: "a test", job }
+        };
+        let zero = at(0, 7);
+        let zero = std::thread::spawn(move || Group::join(&zero, PATIENCE).map(|mut group| group.barrier()));
+        let stranger = || loop {
+            match TcpStream::connect((address, port)) {
+                Ok(stream) => break stream,
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let silent: Vec<_> = (0..20).map(|_| stranger()).collect();
+        stranger().write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut other = Group::join(&at(1, 8), PATIENCE).unwrap();
+        assert!(other.barrier().unwrap_err().to_string().contains("rank 0 is gone"));
+        let begin = Instant::now();
+        let mut one = Group::join(&at(1, 7), PATIENCE).unwrap();
+        one.barrier().unwrap();
+        zero.join().unwrap().unwrap().unwrap();
+        // One after the other they would take 2 s each.
+        assert!(begin.elapsed() < Duration::from_secs(10), "{address}: {:?}", begin.elapsed());
+        drop(silent);
+    }
+}
+
+/// Goal: the wait for others ends in time also while connections keep coming.
+#[test]
+fn the_wait_ends_in_time_whoever_calls() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = "127.0.0.1".to_owned();
+    let world = World { rank: 0, size: 2, local: 0, address, port, launcher: "a test", job: 0 };
+    let begin = Instant::now();
+    let zero = std::thread::spawn(move || Group::join(&world, Duration::from_millis(500)));
+    let mut silent = Vec::new();
+    while !zero.is_finished() && begin.elapsed() < Duration::from_secs(30) {
+        silent.extend(TcpStream::connect(("127.0.0.1", port)));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert!(zero.join().unwrap().unwrap_err().to_string().contains("rank 1 of 2"));
 }

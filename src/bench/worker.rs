@@ -6,9 +6,9 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use collcast_hwbackend::nccl::job::{Answer, Job, environment};
+use collcast_hwbackend::nccl::job::{Answer, Job, environment, longest};
 use collcast_sim::collective::Launch;
 use collcast_sim::schedule::Call;
 
@@ -20,6 +20,9 @@ use crate::watch::Watch;
 
 /// The argument with which [`super::bench`] starts a program that is to call [`work`].
 pub const COMMAND: &str = "bench-worker";
+
+/// How long answers of a process that has ended may still be on their way.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Does the job that `input` holds, with NCCL's settings in the environment of this process, and answers line by line:
 /// the other end of [`super::bench`] with [`super::Backend::Nccl`]. Whether all went well; what did not is in the answer.
@@ -56,11 +59,10 @@ pub(super) fn measure(request: &Request, visible: Option<&Visible>, outcome: &mu
         let shown = visible.zip(set.as_ref()).map(|(visible, set)| visible.variables(set));
         let settings = outcome.environment.iter().cloned().chain(forced).chain(shown.into_iter().flatten());
         let settings: Vec<(String, String)> = settings.collect();
-        let count = match (launch, world) {
-            (Launch::Processes, None) => calls.first().map_or(1, |call| call.ranks),
-            _ => 1,
-        };
-        let processes = Processes { program: request.worker.as_deref(), settings: &settings, count, first };
+        let job_of_ours = launch == Launch::Processes && world.is_none();
+        let count = if job_of_ours { calls.first().map_or(1, |call| call.ranks) } else { 1 };
+        let (program, longest) = (request.worker.as_deref(), longest(&request.effort));
+        let processes = Processes { program, settings: &settings, count, first, job_of_ours, longest };
         let mut waiting = indices.iter();
         let done = processes.run(&job, watch, &mut |answer| match answer {
             Answer::Facts(facts) => outcome.facts = facts,
@@ -71,7 +73,7 @@ pub(super) fn measure(request: &Request, visible: Option<&Visible>, outcome: &mu
                     let _ = parts.done();
                 }
             }
-            Answer::Error { .. } => {}
+            Answer::Goes | Answer::Error { .. } => {}
         });
         let next = waiting.next().map(|&i| planned[i].words());
         outcome.interrupted = watch.stopped();
@@ -104,6 +106,10 @@ struct Processes<'a> {
     count: u32,
     /// Rank of the first.
     first: u32,
+    /// Whether they are all ranks of a job, and not each started by a launcher, or one process with all GPUs.
+    job_of_ours: bool,
+    /// Longest time from one answer to the next.
+    longest: Duration,
 }
 
 impl Processes<'_> {
@@ -116,10 +122,12 @@ impl Processes<'_> {
         // Free now; should another program take it before rank 0 does, the job ends in an error.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map(|a| a.port());
         let port = port.map_err(file("find a free port on", "127.0.0.1".as_ref()))?;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let name = format!("collcast-{}-{since}", std::process::id());
         let mut children = Children(Vec::new());
         let (send, receive) = mpsc::channel();
         for rank in 0..self.count {
-            let mut child = self.command(&program, rank, port).spawn().map_err(file("start", &program))?;
+            let mut child = self.command(&program, rank, port, &name).spawn().map_err(file("start", &program))?;
             if let Some(mut input) = child.stdin.take() {
                 // A child that is gone already says why by its end.
                 let _ = serde_json::to_writer(&mut input, job).map(|()| input.flush());
@@ -138,27 +146,54 @@ impl Processes<'_> {
             children.0.push(child);
         }
         drop(send);
+        let (mut heard, mut failed) = (Instant::now(), None);
         loop {
             match receive.recv_timeout(Duration::from_millis(200)) {
                 Ok((_, Answer::Error { code, message, hint })) => return Err(Error::Exec { code, message, hint }),
-                Ok((0, words)) => answer(words),
-                Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
-                Ok(_) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Ok((rank, words)) => {
+                    heard = Instant::now();
+                    if rank == 0 {
+                        answer(words);
+                    }
+                }
+                // All have closed their output, and so are about to end.
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    let closed = Instant::now();
+                    while closed.elapsed() < GRACE && children.running() {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    return children.failed(self.first).map_or(Ok(()), Err);
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             if watch.stopped() {
                 return Ok(());
             }
+            if failed.is_none() {
+                failed = children.failed(self.first).map(|error| (error, Instant::now()));
+            }
+            // Why it ended may be on its way, in words of its own.
+            if let Some((error, _)) = failed.take_if(|(_, since)| since.elapsed() > GRACE) {
+                return Err(error);
+            }
+            if heard.elapsed() > self.longest {
+                return Err(Error::Exec {
+                    code: 1,
+                    message: format!("NCCL's processes gave no answer for {} s", self.longest.as_secs()),
+                    hint: Some("run again with NCCL_DEBUG=WARN; a GPU or a link may hang".to_owned()),
+                });
+            }
         }
     }
 
-    fn command(&self, program: &Path, rank: u32, port: u16) -> Command {
+    fn command(&self, program: &Path, rank: u32, port: u16, name: &str) -> Command {
         let mut command = Command::new(program);
         let settings = self.settings.iter().map(|(name, value)| (name, of_rank(value, self.first + rank)));
         command.arg(COMMAND).envs(settings).stdin(Stdio::piped()).stdout(Stdio::piped());
-        if self.count > 1 {
+        if self.job_of_ours {
             command.envs([("RANK", rank.to_string()), ("LOCAL_RANK", rank.to_string())]);
             command.envs([("WORLD_SIZE", self.count.to_string()), ("COLLCAST_PORT", port.to_string())]);
-            command.env("MASTER_ADDR", "127.0.0.1");
+            command.env("MASTER_ADDR", "127.0.0.1").env("TORCHELASTIC_RUN_ID", name);
         }
         command
     }
@@ -177,6 +212,22 @@ pub fn of_rank(value: &str, rank: u32) -> String {
 /// Processes that end when their owner is done with them.
 #[derive(Debug)]
 pub struct Children(pub Vec<Child>);
+
+impl Children {
+    fn running(&mut self) -> bool {
+        self.0.iter_mut().any(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// The first that has ended in failure; ranks count from `first`.
+    fn failed(&mut self, first: u32) -> Option<Error> {
+        let (rank, status) = (first..).zip(&mut self.0).find_map(|(rank, child)| {
+            let status = child.try_wait().ok().flatten()?;
+            (!status.success()).then_some((rank, status))
+        })?;
+        let message = format!("NCCL's process of rank {rank} ended with {status}");
+        Some(Error::Exec { code: 1, message, hint: Some("run again with NCCL_DEBUG=WARN".to_owned()) })
+    }
+}
 
 impl Drop for Children {
     fn drop(&mut self) {
@@ -238,7 +289,8 @@ mod tests {
     #[test]
     fn the_first_process_answers() {
         let (outcome, lines) = check_run(
-            r##"echo "$NCCL_HOSTID $NCCL_NVLS_ENABLE $RANK/$WORLD_SIZE $(echo "$job" | grep -o all_reduce | wc -l | tr -d ' ')"
+            r##"[ -n "$TORCHELASTIC_RUN_ID" ] || exit 4
+echo "$NCCL_HOSTID $NCCL_NVLS_ENABLE $RANK/$WORLD_SIZE $(echo "$job" | grep -o all_reduce | wc -l | tr -d ' ')"
 [ "$RANK" = 0 ] || exit 0
 echo '#collcast {"Facts":[["gpu","none"]]}'
 echo '#collcast {"Sample":{"times_us":[2.0,1.0,3.0],"checked":4,"predicted_us":null}}'
@@ -280,14 +332,43 @@ echo '#collcast {"Sample":{"times_us":[4.0],"checked":512,"predicted_us":null}}'
             r##"[ "$RANK" = 0 ] && echo '#collcast {"Sample":{"times_us":[2.0],"checked":4,"predicted_us":null}}'"##;
         let (silent, _) = check_run(sample);
         let failure = silent.failure.unwrap();
-        assert!(
-            failure.code == 1 && failure.message.starts_with("all_reduce auto/auto, 2 ranks, 1 KiB: NCCL's process")
-        );
-        assert_eq!(silent.rows.len(), 1);
+        let told = "all_reduce auto/auto, 2 ranks, 1 KiB: NCCL's process of rank 1 ended with exit status: 1";
+        assert_eq!((failure.code, failure.message.as_str(), silent.rows.len()), (1, told, 1));
+        // The others wait for it.
+        let (killed, _) = check_run(r##"[ "$RANK" = 1 ] && kill -9 $$; exec sleep 60"##);
+        let message = killed.failure.unwrap().message;
+        assert!(message.contains("of rank 1 ended with signal: 9"), "{message}");
         let error = r##"[ "$RANK" = 1 ] || exec sleep 60
 echo '#collcast {"Error":{"code":3,"message":"no NCCL","hint":"install it"}}'"##;
         let (missing, _) = check_run(error);
         let message = "all_reduce auto/auto, 2 ranks, 8 B: no NCCL".to_owned();
         assert_eq!(missing.failure, Some(Failure { code: 3, message, hint: Some("install it".to_owned()) }));
+    }
+
+    /// Goal: processes that say nothing more end in an error; each answer gives them time anew. One rank is a job too.
+    #[test]
+    fn processes_that_hang_are_ended() {
+        let run = |script: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            let program = dir.path().join("worker.sh");
+            std::fs::write(&program, format!("#!/bin/sh\ncat >/dev/null\n{script}")).unwrap();
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let job = Job::new(&[], Launch::Processes, &collcast_hwbackend::exec::Effort::default());
+            let longest = Duration::from_secs(2);
+            let (count, first, job_of_ours) = (1, 0, true);
+            let processes = Processes { program: Some(&program), settings: &[], count, first, job_of_ours, longest };
+            let lines = Arc::new(Mutex::new(String::new()));
+            let told = Arc::clone(&lines);
+            let watch = Watch::default().on_stage(move |line| told.lock().unwrap().push_str(line));
+            let begin = Instant::now();
+            let done = processes.run(&job, &watch, &mut |_| {}).map_err(|error| error.to_string());
+            let lines = lines.lock().unwrap().clone();
+            (done, lines, begin.elapsed())
+        };
+        let (done, lines, time) = run("echo $RANK of $WORLD_SIZE; exec sleep 60");
+        assert_eq!(lines, "0 of 1");
+        assert!(done.unwrap_err().contains("gave no answer for 2 s") && time < Duration::from_secs(30));
+        let goes = r##"for i in 1 2 3; do sleep 0.9; echo '#collcast "Goes"'; done"##;
+        assert_eq!(run(goes).0, Ok(()));
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use collcast_sim::collective::ReduceOp;
+use collcast_sim::collective::{Collective, ReduceOp};
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Call;
 use collcast_sim::schedule::program::Buffer;
@@ -132,17 +132,34 @@ impl RankBuffers {
         [bases[0] + at(Buffer::Input), bases[1] + at(Buffer::Output)]
     }
 
-    /// How far from the first set's input and output the next operation finds its own. The first
-    /// after [`Self::fill`] or [`Self::poison`] has the first set, which alone is compared.
+    /// How far from the first set's input and output the next operation finds its own.
     pub(crate) fn turn(&self) -> [u64; 2] {
-        let set = self.turn.fetch_add(1, Ordering::Relaxed) % self.sets;
-        let [input, output] = self.stride.map(|bytes| bytes * set);
+        self.shift(self.turn.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn shift(&self, turn: u64) -> [u64; 2] {
+        let [input, output] = self.stride.map(|bytes| bytes * (turn % self.sets));
         [input, if self.call.in_place { input } else { output }]
     }
 
-    /// Poisons the output and fills the input of the first set.
+    /// Whether an operation that follows another on the same set leaves the same there: sums in place grow.
+    pub(crate) fn repeats(&self) -> bool {
+        let reduces =
+            matches!(self.call.collective, Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter);
+        !(self.call.in_place && reduces && self.call.op == ReduceOp::Sum)
+    }
+
+    /// Clears what operations from here on are to write, in all sets: in place by filling the inputs anew. Sums in place stay.
+    pub(crate) fn blank(&self, checker: &Checker, stream: &Stream) -> Result<(), ExecError> {
+        match self.call.in_place {
+            false => self.memory[1].set(POISON),
+            true if self.repeats() => self.fill(checker, stream),
+            true => Ok(()),
+        }
+    }
+
+    /// Poisons the outputs and fills the inputs of all sets.
     pub(crate) fn fill(&self, checker: &Checker, stream: &Stream) -> Result<(), ExecError> {
-        self.turn.store(0, Ordering::Relaxed);
         self.memory[0].set(POISON)?;
         self.memory[1].set(POISON)?;
         let (mut to, mut count) = (self.addresses()[0], self.call.input_len(self.rank));
@@ -152,19 +169,21 @@ impl RankBuffers {
         stream.device.enter()?;
         // SAFETY: the arguments are those of `fill`; the memory is ours and waited for below.
         unsafe { stream.launch(&checker.fill, GRID.0, GRID.1, 0, &mut arguments)? };
+        // The other sets are copies of the first; each copy doubles how many there are.
+        let (all, mut done) = (self.stride[0] * self.sets, self.stride[0]);
+        while done < all {
+            let bytes = done.min(all - done);
+            stream.copy_on(&self.memory[0], done, bytes)?;
+            done += bytes;
+        }
         stream.wait(CHECK_PATIENCE)
     }
 
-    /// Poisons the outputs alone, where they are apart from the inputs.
-    pub(crate) fn poison(&self) -> Result<(), ExecError> {
-        self.turn.store(0, Ordering::Relaxed);
-        self.memory[1].set(POISON)
-    }
-
-    /// Compares every element that the collective defines; returns how many those are.
+    /// Compares every element that the collective defines, in the set of the last operation; returns how many those are.
     pub(crate) fn check(&self, checker: &Checker, stream: &Stream) -> Result<u64, ExecError> {
         self.verdict.set(0)?;
-        let (mut out, mut parts, mut count) = (self.addresses()[1], self.parts.address, self.part_count);
+        let last = self.shift(self.turn.load(Ordering::Relaxed).saturating_sub(1));
+        let (mut out, mut parts, mut count) = (self.addresses()[1] + last[1], self.parts.address, self.part_count);
         let (mut range, mut verdict) = (self.range, self.verdict.address);
         let mut arguments = [
             (&raw mut out).cast(),

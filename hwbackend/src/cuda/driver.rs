@@ -478,6 +478,12 @@ impl Stream {
         cu!(cuMemcpyDtoDAsync_v2(to.address, from.address, bytes as usize, self.raw))
     }
 
+    /// Copies the first bytes of a memory to a place behind them.
+    pub(crate) fn copy_on(&self, memory: &Memory, to: u64, bytes: u64) -> Result<(), ExecError> {
+        assert!(bytes <= to && to + bytes <= memory.bytes, "a copy beyond the memory");
+        cu!(cuMemcpyDtoDAsync_v2(memory.address + to, memory.address, bytes as usize, self.raw))
+    }
+
     /// Copies from a place of host memory to the same place of a memory; the buffer lives until the stream is done.
     pub(crate) fn to_device(&self, to: &Memory, from: &HostBuffer, range: Range<u64>) -> Result<(), ExecError> {
         let part = &from.bytes()[range.start as usize..range.end as usize];

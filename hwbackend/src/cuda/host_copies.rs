@@ -91,6 +91,8 @@ impl Copies {
         let mut there = HostBuffer::new(device, copy.bytes, copy.pinned)?;
         let mut back = HostBuffer::new(device, copy.bytes, copy.pinned)?;
         let (inward, outward) = (Memory::new(device, copy.bytes)?, Memory::new(device, copy.bytes)?);
+        // What a run before left there has the same pattern.
+        inward.set(0)?;
         let (up, down) = (Stream::new(device)?, Stream::new(device)?);
         fill(there.bytes_mut(), 0);
         // What goes to host memory has the pattern too.
@@ -133,6 +135,7 @@ impl Copies {
         let mut buffer = HostBuffer::new(first, bytes, true)?;
         fill(buffer.bytes_mut(), 0);
         let (from, to) = (Memory::new(first, bytes)?, Memory::new(second, bytes)?);
+        to.set(0)?;
         let (stream, other) = (Stream::new(first)?, Stream::new(second)?);
         let patience = effort.patience + Duration::from_secs(30);
         first.enter()?;
@@ -162,6 +165,7 @@ impl Copies {
         let device = self.device(0)?;
         let opened = file.open(direct).map_err(|error| of_file(&error))?;
         let memory = Memory::new(device, bytes)?;
+        memory.set(0)?;
         let stream = Stream::new(device)?;
         let patience = effort.patience + Duration::from_secs(30);
         let mut pool: Vec<HostBuffer> =

@@ -168,18 +168,17 @@ impl Executor for Cuda {
         }
         let loaded = Loaded::new(self, schedule, effort.patience)?;
         loaded.fill()?;
-        // A first run for the result alone, in place also the only one whose inputs are whole.
+        // A first run for the result alone, before anything is timed.
         loaded.once()?;
         let checked = loaded.check()?;
         // Every wait of a kernel is bounded, so a batch is; the rest is for queues behind it.
-        let patience = effort.patience * 2 + Duration::from_secs(30);
-        let timer = Timer::new(&loaded, case.launch, patience)?;
+        let timer = Timer::new(&loaded, case.launch, effort.longest())?;
         let times_us = timer.run(effort, &mut || Ok(()), &mut Ok)?;
-        if !schedule.call.in_place {
-            loaded.poison()?;
+        if !loaded.repeats() {
+            loaded.fill()?;
             loaded.once()?;
-            loaded.check()?;
         }
+        loaded.check()?;
         Ok(Sample { times_us, checked, predicted_us: None })
     }
 
@@ -347,8 +346,8 @@ impl Loaded {
         self.each(|rank, stream| rank.buffers.fill(&rank.checker, stream))
     }
 
-    fn poison(&self) -> Result<(), ExecError> {
-        self.each(|rank, _| rank.buffers.poison())
+    fn repeats(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.buffers.repeats())
     }
 
     fn check(&self) -> Result<u64, ExecError> {
@@ -382,6 +381,10 @@ impl Operation for Loaded {
         // SAFETY: `Args` is the kernel's one parameter; its memory lives in `self`, which waits
         // for its streams before it goes.
         unsafe { self.streams[local].launch(&rank.kernel, self.blocks, self.threads, self.shared, &mut arguments) }
+    }
+
+    fn blank(&self) -> Result<(), ExecError> {
+        self.each(|rank, stream| rank.buffers.blank(&rank.checker, stream))
     }
 
     fn outcome(&self) -> Result<(), ExecError> {

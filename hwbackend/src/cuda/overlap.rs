@@ -10,8 +10,11 @@ use super::timing::Operation;
 use super::{Cuda, Loaded};
 use crate::exec::ExecError;
 
-/// How long each side runs alone: long beside what it takes to start both.
+/// How long the measured side runs by its time alone: long beside what it takes to start both.
 const SIDE: Duration = Duration::from_millis(20);
+/// How much more work, by times alone, the other side has than the measured one, so that it is under way all the while. More
+/// where it ended first: operations beside others take up to a few times as long as alone.
+const BESIDE: [u32; 3] = [3, 9, 27];
 
 /// Microseconds of one product and of one collective.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -26,6 +29,11 @@ pub struct Overlap {
     pub collective_beside_us: f64,
 }
 
+/// The sides, by their places.
+const PRODUCT: usize = 0;
+const COLLECTIVE: usize = 1;
+
+/// A stream of a side, with events around what is measured of it.
 struct Timed<'a> {
     stream: &'a Stream,
     start: Event,
@@ -55,55 +63,74 @@ impl Cuda {
             streams.iter().map(Timed::new).collect::<Result<Vec<_>, _>>()?,
             loaded.streams().iter().map(Timed::new).collect::<Result<Vec<_>, _>>()?,
         ];
-        // Counts of products and collectives in; times of one of each at the slowest GPU out.
-        let run = |counts: [u32; 2]| -> Result<[f64; 2], ExecError> {
-            let begin =
-                |timed: &Timed<'_>| timed.stream.device.enter().and_then(|()| timed.stream.record(&timed.start));
-            let end = |timed: &Timed<'_>| timed.stream.device.enter().and_then(|()| timed.stream.record(&timed.stop));
-            both.iter().flatten().try_for_each(begin)?;
-            let enqueued = (0..counts[0].max(counts[1])).try_for_each(|round| -> Result<(), ExecError> {
-                // Both spread evenly, so that they are under way together.
-                let due = |count: u32| {
-                    let most = u64::from(counts[0].max(counts[1]));
-                    let at = |r: u32| u64::from(r) * u64::from(count) / most;
-                    at(round + 1) > at(round)
-                };
-                if due(counts[1]) {
-                    loaded.enqueue_all()?;
+        let enqueue = |side: usize| -> Result<(), ExecError> {
+            if side == COLLECTIVE {
+                return loaded.enqueue_all();
+            }
+            products.iter().zip(&streams).try_for_each(|(product, stream)| {
+                stream.device.enter()?;
+                product.enqueue(stream)
+            })
+        };
+        // Times so many operations of one side, with so many of the other from before them until after them: microseconds of one
+        // at the slowest GPU, and whether the other side was under way until the end.
+        let run = |side: usize, count: u32, others: u32| -> Result<(f64, bool), ExecError> {
+            let other = 1 - side;
+            let mark = |side: usize, event: for<'t> fn(&'t Timed<'_>) -> &'t Event| {
+                let mut timed = both[side].iter();
+                timed.try_for_each(|t| t.stream.device.enter().and_then(|()| t.stream.record(event(t))))
+            };
+            let enqueued = || -> Result<(), ExecError> {
+                let part = others / 3;
+                (0..part).try_for_each(|_| enqueue(other))?;
+                // As in a batch, the first is not timed: the host reaches one GPU after another.
+                enqueue(side)?;
+                mark(side, |t| &t.start)?;
+                for round in 0..count {
+                    enqueue(side)?;
+                    // A third of the others spread evenly, so that neither side waits for the host.
+                    let due = |round: u32| u64::from(round) * u64::from(part) / u64::from(count.max(1));
+                    (due(round)..due(round + 1)).try_for_each(|_| enqueue(other))?;
                 }
-                if due(counts[0]) {
-                    for (product, stream) in products.iter().zip(&streams) {
-                        stream.device.enter()?;
-                        product.enqueue(stream)?;
-                    }
-                }
-                Ok(())
-            });
-            both.iter().flatten().try_for_each(end)?;
+                mark(side, |t| &t.stop)?;
+                (2 * part..others).try_for_each(|_| enqueue(other))?;
+                mark(other, |t| &t.stop)
+            };
+            let enqueued = enqueued();
             let waits = both.iter().flatten().map(|t| t.stream.wait(patience * 2 + Duration::from_secs(30)));
             let waited: Vec<_> = waits.collect();
             enqueued?;
             loaded.outcome()?;
             waited.into_iter().collect::<Result<(), _>>()?;
-            let mut times = [0.0_f64; 2];
-            for ((time, side), count) in times.iter_mut().zip(&both).zip(counts) {
-                for timed in side {
-                    timed.stream.device.enter()?;
-                    *time = time.max(timed.stop.since_us(&timed.start)? / f64::from(count.max(1)));
-                }
+            let (mut slowest, mut covered) = (0.0_f64, true);
+            for (timed, beside) in both[side].iter().zip(&both[other]) {
+                timed.stream.device.enter()?;
+                slowest = slowest.max(timed.stop.since_us(&timed.start)? / f64::from(count.max(1)));
+                covered &= beside.stop.since_us(&timed.stop)? > 0.0;
             }
-            Ok(times)
+            Ok((slowest, covered))
         };
         // The library loads its kernels on their first call, while nothing else is under way.
-        run([2, 0])?;
-        run([0, 2])?;
-        let [product_us, _] = run([4, 0])?;
-        let [_, collective_us] = run([0, 4])?;
+        run(PRODUCT, 2, 0)?;
+        run(COLLECTIVE, 2, 0)?;
         let count = |us: f64| (SIDE.as_secs_f64() * 1e6 / us.max(1.0)).clamp(2.0, 1000.0) as u32;
-        let counts = [count(product_us), count(collective_us)];
-        let [product_us, _] = run([counts[0], 0])?;
-        let [_, collective_us] = run([0, counts[1]])?;
-        let [product_beside_us, collective_beside_us] = run(counts)?;
-        Ok(Overlap { product_us, collective_us, product_beside_us, collective_beside_us })
+        let counts = [count(run(PRODUCT, 4, 0)?.0), count(run(COLLECTIVE, 4, 0)?.0)];
+        let alone = |side: usize| run(side, counts[side], 0).map(|(time, _)| time);
+        let beside = |side: usize| -> Result<f64, ExecError> {
+            for times in BESIDE {
+                if let (time, true) = run(side, counts[side], counts[1 - side] * times)? {
+                    return Ok(time);
+                }
+            }
+            let (what, most) = (["product", "collective"][side], BESIDE[BESIDE.len() - 1]);
+            let message = format!("a {what} beside the other side outlasts {most} times the work of that side");
+            Err(ExecError::Library { call: "a run of both sides", message })
+        };
+        Ok(Overlap {
+            product_us: alone(PRODUCT)?,
+            collective_us: alone(COLLECTIVE)?,
+            product_beside_us: beside(PRODUCT)?,
+            collective_beside_us: beside(COLLECTIVE)?,
+        })
     }
 }

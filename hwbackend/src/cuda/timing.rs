@@ -25,6 +25,11 @@ pub(crate) trait Operation: Sync {
         })
     }
 
+    /// Clears what the next operations are to write, so that it can be compared; where nothing is compared, nothing.
+    fn blank(&self) -> Result<(), ExecError> {
+        Ok(())
+    }
+
     /// What devices reported, once their streams are done.
     fn outcome(&self) -> Result<(), ExecError>;
 }
@@ -63,7 +68,7 @@ impl<F> Drop for Repeated<F> {
 pub(crate) struct Timer<'a> {
     operation: &'a dyn Operation,
     launch: Launch,
-    /// Longest wait for a batch.
+    /// Longest wait for a batch, beyond twice the time that its operations took before.
     patience: Duration,
     events: Vec<(Event, Event)>,
     /// What graphs wait for; none without streams.
@@ -86,24 +91,38 @@ impl<'a> Timer<'a> {
         meet: &mut dyn FnMut() -> Result<(), ExecError>,
         agree: &mut dyn FnMut(f64) -> Result<f64, ExecError>,
     ) -> Result<Vec<f64>, ExecError> {
+        let time = |us: f64| Duration::from_secs_f64(us * 1e-6);
         meet()?;
-        self.batch(effort.warmup.max(1), None)?;
+        // How many more warm up goes by the first.
+        let first = time(agree(self.batch(1, None, Duration::ZERO)?)?);
+        let warmup = effort.affords(effort.warmup, first);
+        if warmup > 1 {
+            self.batch(warmup - 1, None, first)?;
+        }
         meet()?;
-        let one = agree(self.batch(3, None)?)?;
-        let effort = effort.fitted(Duration::from_secs_f64(one * 1e-6));
+        let one = time(agree(self.batch(effort.affords(3, first), None, first)?)?);
+        let effort = effort.fitted(one);
         let graphs = match self.launch {
             Launch::Graph => Some(self.capture(effort.iterations)?),
             _ => None,
         };
-        if graphs.is_some() {
-            self.batch(effort.iterations, graphs.as_deref())?; // The first replay uploads the graph.
-        }
-        let mut times = Vec::new();
-        for _ in 0..effort.batches {
+        let batch = || self.batch(effort.iterations, graphs.as_deref(), one);
+        // The first replay uploads the graph.
+        let uploaded = if graphs.is_some() { batch().map(|_| ()) } else { Ok(()) };
+        let mut times = |index: u32| {
+            // What the last batch leaves is compared.
+            if index + 1 == effort.batches {
+                self.operation.blank()?;
+            }
             meet()?;
-            times.push(self.batch(effort.iterations, graphs.as_deref())?);
+            batch()
+        };
+        let times = uploaded.and_then(|()| (0..effort.batches).map(&mut times).collect::<Result<Vec<_>, _>>());
+        if times.is_err() {
+            // It may still run, and to free it would wait for its end.
+            std::mem::forget(graphs);
         }
-        Ok(times)
+        times
     }
 
     /// A batch of all ranks as graphs, one a rank, with its events.
@@ -130,7 +149,8 @@ impl<'a> Timer<'a> {
         pairs().try_for_each(|(stream, (_, stop))| mark(stream, stop))
     }
 
-    fn batch(&self, iterations: u32, graphs: Option<&[Graph]>) -> Result<f64, ExecError> {
+    /// Runs so many operations, which should take about `one` each, after one that is not timed: microseconds of one.
+    fn batch(&self, iterations: u32, graphs: Option<&[Graph]>, one: Duration) -> Result<f64, ExecError> {
         let streams = self.operation.streams();
         match graphs {
             Some(graphs) => self.together(graphs)?,
@@ -140,7 +160,8 @@ impl<'a> Timer<'a> {
             None => self.threads(iterations)?,
         }
         // All streams are waited for, whatever one of them says: nothing may outlive its memory.
-        let waited: Vec<_> = streams.iter().map(|stream| stream.wait(self.patience)).collect();
+        let patience = self.patience + one.saturating_mul(iterations.saturating_add(1)).saturating_mul(2);
+        let waited: Vec<_> = streams.iter().map(|stream| stream.wait(patience)).collect();
         self.operation.outcome()?;
         waited.into_iter().collect::<Result<(), _>>()?;
         let mut slowest = 0.0_f64;

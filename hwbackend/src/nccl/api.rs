@@ -4,6 +4,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use collcast_sim::collective::{DataType, ReduceOp};
 use libloading::Library;
@@ -68,6 +70,7 @@ functions! {
 pub(super) struct Api {
     functions: Functions,
     simulate_end: Option<unsafe extern "C" fn(*mut SimInfo) -> c_int>,
+    abort: Option<unsafe extern "C" fn(RawComm) -> c_int>,
     version: c_int,
 }
 
@@ -102,8 +105,10 @@ impl Api {
         let functions = Functions::load(&library).map_err(|e| missing(format!("NCCL lacks a function: {e}")))?;
         // SAFETY: as in `Functions::load`.
         let simulate_end = unsafe { library.get(b"ncclGroupSimulateEnd\0").ok().map(|f| *f) };
+        // SAFETY: as in `Functions::load`.
+        let abort = unsafe { library.get(b"ncclCommAbort\0").ok().map(|f| *f) };
         std::mem::forget(library); // Its threads may outlive every owner.
-        let mut api = Self { functions, simulate_end, version: 0 };
+        let mut api = Self { functions, simulate_end, abort, version: 0 };
         let mut version = 0;
         // SAFETY: a place for a number.
         let code = unsafe { (api.functions.ncclGetVersion)(&mut version) };
@@ -167,6 +172,24 @@ impl Api {
             (self.functions.ncclCommInitAll)(comms.as_mut_ptr(), int(devices.len() as u32), devices.as_ptr())
         };
         self.check("ncclCommInitAll", code).map(|()| comms)
+    }
+
+    /// Ends what kernels of these communicators wait for; nobody uses them any more. It gives up after a while, since NCCL
+    /// itself may wait.
+    pub(super) fn abort(&self, comms: &[RawComm]) {
+        const LONGEST: Duration = Duration::from_secs(5);
+        let Some(abort) = self.abort else { return };
+        let comms: Vec<usize> = comms.iter().map(|comm| comm.expose_provenance()).collect();
+        let (send, done) = mpsc::channel();
+        let ended = move || {
+            for comm in comms {
+                // SAFETY: a communicator that was made, is aborted once and is used no more.
+                let _ = unsafe { abort(std::ptr::with_exposed_provenance_mut(comm)) };
+            }
+            let _ = send.send(());
+        };
+        let _ = std::thread::Builder::new().spawn(ended);
+        let _ = done.recv_timeout(LONGEST);
     }
 
     pub(super) fn group(&self, inside: impl FnOnce() -> Result<(), ExecError>) -> Result<(), ExecError> {

@@ -19,6 +19,12 @@ use crate::rendezvous::{Group, World};
 /// of a large case, with its fill and check, lies between two messages.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Longest time between two answers of a process that goes on. It begins with up to a wait for the others; then come some ten
+/// operations, each of which may take about half of the longest wait, and what the budget allows.
+pub fn longest(effort: &Effort) -> Duration {
+    PATIENCE + (effort.longest() + effort.budget) * 6
+}
+
 /// A call in words.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 struct Words {
@@ -47,6 +53,8 @@ pub enum Answer {
     Facts(Vec<(String, String)>),
     /// The next call's times.
     Sample(Sample),
+    /// Another rank is as far.
+    Goes,
     /// Why there are no more.
     Error {
         /// Exit code that the command ends with.
@@ -126,12 +134,12 @@ impl Job {
     /// The output is gone. What goes wrong with the job is part of the answer, and `Ok(false)`.
     pub fn work(&self, out: &mut dyn Write) -> std::io::Result<bool> {
         match self.run(out) {
-            Ok(result) => result.map(|()| true),
+            Ok(result) => result,
             Err(error) => Answer::from(&error).write(out).map(|()| false),
         }
     }
 
-    fn run(&self, out: &mut dyn Write) -> Result<std::io::Result<()>, ExecError> {
+    fn run(&self, out: &mut dyn Write) -> Result<std::io::Result<bool>, ExecError> {
         let (calls, launch) = self.calls()?;
         let world = match launch {
             Launch::Processes => World::from_env(&|name| std::env::var(name).ok())?,
@@ -147,17 +155,21 @@ impl Job {
         let answers = job.as_ref().is_none_or(|(world, _)| world.rank == 0);
         let mut nccl = Nccl::open(job)?;
         let facts = nccl.facts().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        let mut write = |answer: Answer| if answers { answer.write(out) } else { Ok(()) };
+        let mut write = |answer: Answer| if answers { answer.write(out) } else { Answer::Goes.write(out) };
         if let Err(error) = write(Answer::Facts(facts)) {
             return Ok(Err(error));
         }
         for call in &calls {
-            let sample = nccl.run(&CallToRun { call, schedule: None, launch }, &self.effort)?;
-            if let Err(error) = write(Answer::Sample(sample)) {
+            let written = match nccl.run(&CallToRun { call, schedule: None, launch }, &self.effort) {
+                Ok(sample) => write(Answer::Sample(sample)),
+                // Before NCCL goes, which may take long.
+                Err(error) => return Ok(Answer::from(&error).write(out).map(|()| false)),
+            };
+            if let Err(error) = written {
                 return Ok(Err(error));
             }
         }
-        Ok(Ok(()))
+        Ok(Ok(true))
     }
 }
 

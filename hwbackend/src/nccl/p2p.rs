@@ -5,6 +5,7 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::time::Duration;
 
 use collcast_sim::collective::Launch;
 use collcast_sim::ids::Rank;
@@ -12,7 +13,7 @@ use collcast_sim::schedule::Schedule;
 
 use super::api::{Api, Place as Where, RawComm};
 use super::waves::{Message, Place, Waves};
-use super::{Nccl, PATIENCE};
+use super::{Nccl, idle};
 use crate::cuda::buffers::{Checker, RankBuffers, macros};
 use crate::cuda::driver::{Kernel, Memory, Stream, compile};
 use crate::cuda::timing::{Operation, Timer};
@@ -67,22 +68,34 @@ impl Executor for NcclP2p {
             });
         }
         self.0.connect(schedule.call.ranks)?;
-        let work = Work::new(&self.0, schedule, &waves)?;
-        work.each(|rank, stream| rank.buffers.fill(&rank.checker, stream))?;
-        work.once()?;
-        let checked = work.check()?;
-        let times_us = Timer::new(&work, case.launch, PATIENCE)?.run(effort, &mut || Ok(()), &mut Ok)?;
-        if !schedule.call.in_place {
-            work.each(|rank, _| rank.buffers.poison())?;
-            work.once()?;
-            work.check()?;
+        let work = Work::new(&self.0, schedule, &waves, effort.longest())?;
+        let timer = Timer::new(&work, case.launch, work.patience)?;
+        let sample = measured(&work, &timer, effort);
+        if sample.is_err() && !idle(&work.streams) {
+            // To free what a kernel uses would wait for its end.
+            self.0.stuck = true;
+            std::mem::forget(timer);
+            std::mem::forget(work);
         }
-        Ok(Sample { times_us, checked, predicted_us: None })
+        sample
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {
         self.0.facts()
     }
+}
+
+fn measured(work: &Work, timer: &Timer<'_>, effort: &Effort) -> Result<Sample, ExecError> {
+    work.fill()?;
+    work.once()?;
+    let checked = work.check()?;
+    let times_us = timer.run(effort, &mut || Ok(()), &mut Ok)?;
+    if !work.ranks.iter().all(|rank| rank.buffers.repeats()) {
+        work.fill()?;
+        work.once()?;
+    }
+    work.check()?;
+    Ok(Sample { times_us, checked, predicted_us: None })
 }
 
 struct WorkRank {
@@ -102,13 +115,15 @@ struct Work {
     waves: usize,
     ranks: Vec<WorkRank>,
     streams: Vec<Stream>,
+    /// Longest wait for one operation.
+    patience: Duration,
 }
 
 // SAFETY: a communicator is used by one thread at a time, as NCCL asks.
 unsafe impl Sync for Work {}
 
 impl Work {
-    fn new(nccl: &Nccl, schedule: &Schedule, waves: &Waves) -> Result<Self, ExecError> {
+    fn new(nccl: &Nccl, schedule: &Schedule, waves: &Waves, patience: Duration) -> Result<Self, ExecError> {
         let call = &schedule.call;
         let devices = &nccl.devices[..call.ranks as usize];
         let slots = u64::from(waves.slot) * u64::from(waves.depth);
@@ -178,11 +193,15 @@ impl Work {
             ranks.push(WorkRank { buffers, checker, kernel, comm, combinations, messages, _memory });
         }
         let streams = devices.iter().map(Stream::new).collect::<Result<_, _>>()?;
-        Ok(Self { api: Arc::clone(&nccl.api), waves: waves.waves.len(), ranks, streams })
+        Ok(Self { api: Arc::clone(&nccl.api), waves: waves.waves.len(), ranks, streams, patience })
     }
 
     fn each(&self, act: impl Fn(&WorkRank, &Stream) -> Result<(), ExecError>) -> Result<(), ExecError> {
         self.ranks.iter().zip(&self.streams).try_for_each(|(rank, stream)| act(rank, stream))
+    }
+
+    fn fill(&self) -> Result<(), ExecError> {
+        self.each(|rank, stream| rank.buffers.fill(&rank.checker, stream))
     }
 
     fn check(&self) -> Result<u64, ExecError> {
@@ -191,7 +210,7 @@ impl Work {
 
     fn once(&self) -> Result<(), ExecError> {
         let enqueued = self.enqueue_all();
-        let waited: Vec<_> = self.streams.iter().map(|s| s.wait(PATIENCE)).collect();
+        let waited: Vec<_> = self.streams.iter().map(|s| s.wait(self.patience)).collect();
         enqueued?;
         waited.into_iter().collect()
     }
@@ -224,14 +243,6 @@ impl Work {
     }
 }
 
-impl Drop for Work {
-    fn drop(&mut self) {
-        for stream in &self.streams {
-            let _ = stream.wait(PATIENCE);
-        }
-    }
-}
-
 impl Operation for Work {
     fn streams(&self) -> &[Stream] {
         &self.streams
@@ -253,6 +264,10 @@ impl Operation for Work {
             }
             self.api.group(|| locals().try_for_each(|local| self.exchange(local, wave)))
         })
+    }
+
+    fn blank(&self) -> Result<(), ExecError> {
+        self.each(|rank, stream| rank.buffers.blank(&rank.checker, stream))
     }
 
     fn outcome(&self) -> Result<(), ExecError> {

@@ -23,6 +23,8 @@ const MOST_PAIRS: usize = 4;
 /// Work requests under way of a queue pair, and how many of them ask for a completion: as `ib_write_bw` and NCCL.
 const WINDOW: u64 = 128;
 const SIGNALS: u64 = 16;
+/// Of several queue pairs, every so many-th request of each asks for a completion.
+const EVERY: u64 = SIGNALS / 4;
 /// Time of a batch.
 const BATCH: Duration = Duration::from_millis(20);
 /// How often a thread looks for what it waits for before it looks at the clock.
@@ -165,6 +167,12 @@ fn pair(
     Ok(())
 }
 
+/// Work requests under way over all queue pairs: more than may be without a completion that was asked for.
+fn window(asked: Asked) -> u64 {
+    let one = if asked.bytes > 1 << 16 { SIGNALS } else { WINDOW };
+    one.max(EVERY * u64::from(asked.qps))
+}
+
 /// What each rank has to say, at all.
 fn meet(group: &mut Group, hello: Option<&Hello>) -> Result<Vec<Option<Hello>>, ExecError> {
     let odd = |e: serde_json::Error| ExecError::Rendezvous(format!("another process: {e}"));
@@ -229,6 +237,8 @@ struct Link {
     /// Work requests of each queue pair: posted, and known to be done.
     posted: Vec<u64>,
     completed: Vec<u64>,
+    /// Whether the last one asked for no completion.
+    silent: Vec<bool>,
     /// Messages that arrived, and those that were waited for.
     arrived: u64,
     taken: u64,
@@ -260,6 +270,7 @@ impl Link {
             remote: Vec::new(),
             posted: vec![0; most],
             completed: vec![0; most],
+            silent: vec![false; most],
             arrived: 0,
             taken: 0,
             stamp: 0,
@@ -354,13 +365,13 @@ impl Link {
     /// Messages one after the other over the queue pairs in turn, until all are acknowledged: time of one.
     fn stream(&mut self, asked: Asked, messages: u64) -> Result<f64, ExecError> {
         let begin = Instant::now();
-        let window = if asked.bytes > 1 << 16 { SIGNALS } else { WINDOW };
+        let window = window(asked);
         for message in 0..messages {
             self.poll_while(|link| link.under_way() >= window)?;
             let pair = (message % u64::from(asked.qps)) as usize;
             // The last of each queue pair too, so that all is known to have arrived.
             let last = message + u64::from(asked.qps) >= messages;
-            let signalled = last || (message / u64::from(asked.qps)) % (SIGNALS / 4) == SIGNALS / 4 - 1;
+            let signalled = last || (message / u64::from(asked.qps)) % EVERY == EVERY - 1;
             self.post(pair, Verb::Write(self.remote[pair]), asked.bytes, signalled)?;
         }
         self.drain()?;
@@ -389,14 +400,15 @@ impl Link {
 
     fn post(&mut self, pair: usize, verb: Verb, bytes: usize, signalled: bool) -> Result<(), ExecError> {
         self.posted[pair] += 1;
+        self.silent[pair] = !signalled;
         let number = (pair as u64) << 48 | self.posted[pair];
         self.pairs[pair].post(verb, (&self.memory, 0, bytes as u32), number, signalled)
     }
 
     /// Waits until all are acknowledged.
     fn drain(&mut self) -> Result<(), ExecError> {
-        // A round of latencies may end between two that ask for a completion.
-        if self.completed[0] < self.posted[0] && !self.posted[0].is_multiple_of(SIGNALS) {
+        // A round of latencies may end between two that ask for a completion. Others end with one, and nothing is added.
+        if self.silent[0] {
             self.post(0, Verb::Write(self.remote[0]), 0, true)?;
         }
         self.poll_while(|link| link.under_way() > 0)
@@ -452,5 +464,23 @@ impl Link {
         }
         let what = format!("no answer in {} s", self.patience.as_secs());
         Err(ExecError::Connection { rank: self.rank, peer: self.peer, channel: 0, what })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: whoever waits for a free place in the window waits for a completion, over any number of queue pairs; over those of
+    /// one NIC the window is as before.
+    #[test]
+    fn a_full_window_has_a_completion() {
+        for bytes in [8, 1 << 20] {
+            for qps in 1..=64 {
+                let window = window(Asked { kind: Kind::Bandwidth, bytes, qps });
+                assert!(u64::from(qps) * (EVERY - 1) < window, "{bytes} bytes, {qps} pairs: {window}");
+                assert!(qps > MOST_PAIRS as u32 || window == if bytes == 8 { WINDOW } else { SIGNALS });
+            }
+        }
     }
 }

@@ -57,7 +57,7 @@ fn port() -> u16 {
 /// The executor of a rank of a job on this host; ranks take the NICs in turn.
 fn open(rank: u32, ranks: u32, qps: u32, port: u16) -> Verbs {
     let address = "127.0.0.1".to_owned();
-    let world = World { rank, size: ranks, local: rank, address, port, launcher: "a test" };
+    let world = World { rank, size: ranks, local: rank, address, port, launcher: "a test", job: 0 };
     Verbs::open(&world, &Options { qps, ..Options::default() }, Duration::from_secs(10)).unwrap()
 }
 
