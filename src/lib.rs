@@ -52,7 +52,7 @@
 //! | What does an algorithm look like as MSCCL XML? | [`mod@convert`] |
 //!
 //! What takes long takes a [`Watch`], which tells progress and stops it. Errors say what is wrong, where, and the way out.
-//! `examples/questions.rs` asks each of these in a few lines.
+//! `examples/questions.rs` asks some of these in a few lines.
 //!
 //! `cli` is the command line, also for programs: `cli::ask` answers a command as data.
 //!

@@ -2,15 +2,22 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use clap::{Arg, ArgAction, Command, CommandFactory as _};
 use collcast_sim::collective::nearest;
+use rayon::ThreadPoolBuilder;
 
-use super::call::{self, Answer};
+use super::call::{self, Answer, NO_PROGRAM};
+use super::config;
 use super::program::{Cli, Parsed, parsed, run};
 use collcast::Error;
+
+/// Stack of a thread that answers: as large as that of a program.
+const STACK: usize = 8 << 20;
+/// The process that asked first: Rayon's threads are in it, and not in what it forks.
+static FIRST: OnceLock<u32> = OnceLock::new();
 
 /// A value of an option.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,7 +83,19 @@ fn takes(arg: &Arg) -> Takes {
     }
 }
 
-/// What a command can be asked with.
+/// The named options of commands within a command, each once, without those that it has itself.
+fn inner(command: &Command) -> Vec<&Arg> {
+    let within = command.get_subcommands().flat_map(|inner| inner.get_arguments().chain(self::inner(inner)));
+    let mut named: Vec<&Arg> = Vec::new();
+    for arg in within.filter(|arg| arg.get_long().is_some()) {
+        if command.get_arguments().chain(named.iter().copied()).all(|known| known.get_long() != arg.get_long()) {
+            named.push(arg);
+        }
+    }
+    named
+}
+
+/// What a command can be asked with, and the commands within it.
 ///
 /// # Errors
 /// A command that does not exist.
@@ -91,7 +110,8 @@ pub fn choices(name: &str) -> Result<Vec<Choice>, Error> {
             help: arg.get_help().map(ToString::to_string).unwrap_or_default(),
         }
     };
-    Ok(command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help").map(choice).collect())
+    let shown = |arg: &&Arg| !arg.is_hide_set() && arg.get_id() != "help";
+    Ok(command.get_arguments().chain(inner(&command)).filter(shown).map(choice).collect())
 }
 
 /// What a command is for, in a line.
@@ -116,6 +136,13 @@ pub fn words(name: &str, values: &[String], options: &[(String, Value)]) -> Resu
     {
         words.push(first.into());
         (command, values) = (inner.clone(), rest);
+    }
+    let gives = |name| options.iter().any(|(option, value)| option == name && *value != Value::Flag(false));
+    if gives("format") && !gives("output") {
+        return Err(Error::usage(
+            format!("`format` of `{name}` says how a file is written, and there is no `output`"),
+            "leave it out: the answer is data, and saved by the ending of a file's name",
+        ));
     }
     for (option, value) in options {
         let long = option.replace('_', "-");
@@ -154,18 +181,48 @@ pub fn words(name: &str, values: &[String], options: &[(String, Value)]) -> Resu
 }
 
 /// Answers a command as a program wants it: reports as `--format json` has them, and no text on stdout or stderr. `program`
-/// is what to start where a command needs processes of its own; a set `stop` ends what can be ended.
+/// is what to start where a command needs processes of its own; a set `stop` ends what can be ended. A process that was
+/// forked from one that asked may ask too.
 ///
 /// # Errors
 /// Of the command; what clap says of words that are none.
 pub fn ask(words: Vec<OsString>, program: Option<PathBuf>, stop: Arc<AtomicBool>) -> Result<Answer, Error> {
+    let here = std::process::id();
+    if *FIRST.get_or_init(|| here) == here {
+        return answer(words, program, stop);
+    }
+    // A pool for each call: in one for several, a call that waits would take up another on its own thread.
+    let pool = ThreadPoolBuilder::new().stack_size(STACK).build().map_err(|error| Error::Exec {
+        code: 3,
+        message: format!("cannot start threads: {error}"),
+        hint: Some("raise the number of processes that may run: ulimit -u".to_owned()),
+    })?;
+    pool.install(|| answer(words, program, stop))
+}
+
+fn answer(words: Vec<OsString>, program: Option<PathBuf>, stop: Arc<AtomicBool>) -> Result<Answer, Error> {
     let Parsed { cli, given, taken } = parsed(&words, true).map_err(|error| Error::Usage {
         message: error.to_string().trim_start_matches("error: ").trim_end().to_owned(),
         hint: None,
     })?;
     let (result, answer) = call::by_program(words, program, stop, || {
         call::with_defaults(taken);
-        run(cli, &given)
+        config::misspelt(&Cli::command()).iter().for_each(|line| say!("warning: {line}"));
+        let result = run(cli, &given);
+        call::untold().iter().for_each(|line| say!("note: {line}"));
+        result
     });
-    Ok(Answer { code: result?.0, ..answer })
+    Ok(Answer { code: result.map_err(with_way_out)?.0, ..answer })
+}
+
+/// An error that says what is missing, where nothing was named to start.
+fn with_way_out(error: Error) -> Error {
+    if !error.render().contains(NO_PROGRAM) {
+        return error;
+    }
+    Error::Exec {
+        code: 3,
+        message: "this needs processes of its own, and the program `collcast` is not there to start them".to_owned(),
+        hint: Some("install the wheel with pip, which puts the script `collcast` beside python".to_owned()),
+    }
 }

@@ -1,12 +1,12 @@
 //! `collcast bench`: runs calls for real, checks every element of every result, and times them.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use collcast::bench::{
-    self, Backend, Outcome, Request, Set, TransferRequest, crowded, environment, of_rank, plays_hosts, ranks_here,
+    self, Backend, Children, Outcome, Request, Set, TransferRequest, crowded, environment, of_rank, plays_hosts,
+    ranks_here,
 };
 use collcast::files::{is_regular, read_text};
 use collcast::{Error, Query, Site, SiteSpec};
@@ -455,12 +455,8 @@ fn print(
 fn with_environment(args: &Args) -> Result<Code, Error> {
     let file = |source| Error::File { what: "start", path: "this program".into(), source };
     let settings = environment(args.call.nccl.variables()?, args.nvls)?;
-    let mut command = Command::new(call::program().map_err(file)?);
-    command
-        .args(call::words().into_iter().skip(1))
-        .envs(settings.iter().map(|(name, value)| (name, of_rank(value, 0))));
-    // Ctrl-C reaches both; the other keeps its rows and says how it ended.
-    let _ = ctrlc::set_handler(|| {});
-    let status = command.status().map_err(file)?;
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(Code::FAILURE, Code::from))
+    let mut command = launch::again()?;
+    command.envs(settings.iter().map(|(name, value)| (name, of_rank(value, 0))));
+    let mut children = Children(vec![command.spawn().map_err(file)?]);
+    launch::answered(&mut children.0[0], "the process that runs NCCL")
 }

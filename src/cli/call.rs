@@ -55,6 +55,10 @@ struct Call {
     told: bool,
 }
 
+/// A path that nothing can have, for a program that asks and names nothing to start. It may be an interpreter, which takes
+/// our words for files.
+pub(super) const NO_PROGRAM: &str = "/dev/null/collcast";
+
 thread_local! {
     static CALL: RefCell<Call> = RefCell::default();
 }
@@ -114,12 +118,17 @@ pub(super) fn words() -> Vec<OsString> {
 
 /// What to start for a process of our own.
 pub(super) fn program() -> io::Result<PathBuf> {
-    CALL.with_borrow(|call| call.program.clone()).map_or_else(std::env::current_exe, Ok)
+    match other_program() {
+        Some(program) if program.as_os_str() == NO_PROGRAM => Err(io::Error::other(NO_PROGRAM)),
+        Some(program) => Ok(program),
+        None => std::env::current_exe(),
+    }
 }
 
-/// The same, where it is not the program that runs.
+/// The same, where it is not the program that runs: of a program that asks, only what it names.
 pub(super) fn other_program() -> Option<PathBuf> {
-    CALL.with_borrow(|call| call.program.clone())
+    let none = |call: &Call| call.asked.is_some().then(|| NO_PROGRAM.into());
+    CALL.with_borrow(|call| call.program.clone().or_else(|| none(call)))
 }
 
 /// Whether a program asks.

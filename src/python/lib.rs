@@ -1,6 +1,8 @@
 //! Collcast for Python: commands with options by name, and answers that Python can hold. The package in `package/` makes
 //! functions and tables of it.
 
+mod kept;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,13 +14,15 @@ use std::time::Duration;
 use collcast::cli::{self, Answer, Takes, Value};
 use collcast::reports::model::Report;
 use collcast::reports::terminal::Screen;
-use collcast::reports::{html, json, terminal};
+use collcast::reports::{csv, html, json, junit, markdown, terminal};
 use collcast::views::figures;
+use kept::{KeptReport, keep, restore};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
-create_exception!(_collcast, Error, PyException, "Why there is no answer: what is wrong, where, and the way out.");
+create_exception!(collcast, Error, PyException, "Why there is no answer: what is wrong, where, and the way out.");
 
 /// How often Python is asked whether somebody pressed Ctrl-C.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -41,6 +45,16 @@ struct PyReport(Report);
 
 #[pymethods]
 impl PyReport {
+    /// One that was pickled.
+    #[new]
+    fn new(py: Python<'_>, kept: KeptReport) -> PyResult<Self> {
+        restore(kept).map(Self).map_err(|error| raised(py, &error))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (KeptReport,)) {
+        (py.get_type::<Self>(), (keep(&self.0),))
+    }
+
     /// As `--format json` prints it.
     fn json(&self) -> String {
         json::render(&self.0)
@@ -66,6 +80,26 @@ impl PyReport {
         let mut report = self.0.clone();
         figures::add(&mut report);
         html::render(&[report])
+    }
+
+    /// Writes it as the ending of the name says, whole or not at all.
+    #[allow(clippy::needless_pass_by_value, reason = "PyO3 gives values so")]
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+        let text = match ending.as_str() {
+            "html" | "htm" => self.html(),
+            "json" | "" => self.json(),
+            "csv" => csv::render(&self.0),
+            "md" => markdown::render(&self.0),
+            "xml" => junit::render(&self.0),
+            "txt" => terminal::render(&self.0, Screen::default()),
+            _ => {
+                let what = format!("there is no answer as .{ending}");
+                let hint = "the endings are .html, .json, .csv, .md (markdown), .xml (junit), .txt (table)";
+                return Err(raised(py, &collcast::Error::usage(what, hint)));
+            }
+        };
+        collcast::files::write(&path, text.as_bytes()).map_err(|error| raised(py, &error))
     }
 
     /// Its tables: name, title, keys of the columns.
@@ -164,7 +198,10 @@ fn choices(py: Python<'_>, command: &str) -> PyResult<Vec<(String, bool, &'stati
 #[pymodule]
 fn _collcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("Error", module.py().get_type::<Error>())?;
+    let error = module.py().get_type::<Error>();
+    // Of one that Python makes itself: bad input.
+    error.setattr("code", 2)?;
+    module.add("Error", error)?;
     module.add_class::<PyReport>()?;
     module.add_function(wrap_pyfunction!(ask, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;

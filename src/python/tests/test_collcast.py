@@ -3,8 +3,11 @@
 Method: the wheel is installed, and each answer is held against what the installed program prints.
 """
 
+import copy
 import json
+import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -43,8 +46,95 @@ def test_tables_go_to_pandas_and_arrow():
     assert list(frame["size_bytes"]) == [1 << 20, 4 << 20, 16 << 20] and frame["time_us"].dtype.kind == "f"
     assert result.to_arrow().column_names == list(frame.columns)
     assert result.to_arrow()["time_us"].to_pylist() == list(frame["time_us"])
-    with pytest.raises(collcast.Error, match="there is no table `row`; there are rows"):
+    with pytest.raises(collcast.Error, match="there is no table `row`; there are rows") as raised:
         result.to_pandas("row")
+    assert raised.value.code == 2
+    # A column without a value is of the type that the schema names.
+    assert not any(column["instead_of"] for column in result.table())
+    assert str(result.to_arrow().schema.field("instead_of").type) == "string"
+
+
+def test_values_of_python_and_numpy_are_words():
+    import numpy
+    import pandas
+
+    sizes = [1 << 20, 4 << 20]
+    wanted = collcast.sweep("h200x4", sizes=sizes, env={"NCCL_P2P_DISABLE": 1}).json["rows"]
+    for given in (numpy.array(sizes), pandas.Series(sizes), (size for size in sizes), [numpy.int64(size) for size in sizes]):
+        for yes in (True, numpy.bool_(True)):
+            assert collcast.sweep("h200x4", sizes=given, env={"NCCL_P2P_DISABLE": yes}).json["rows"] == wanted
+            given = sizes
+    assert collcast.forecast("h200x4", size=numpy.float32(1024), in_place=numpy.bool_(True)).table()[0]["size_bytes"] == 1024
+    log = DATA / "h200x4" / "all_reduce_Ring_Simple.log"
+    assert collcast.validate([log], topology="h200x4").json == collcast.validate(log, topology="h200x4").json
+
+
+def test_answers_and_errors_are_pickled():
+    result = collcast.forecast("h200x4", sizes="1M:16M:4")
+    linted = collcast.lint(DATA / "lint" / "numbers.bad.env")
+    for one in (result, linted, collcast.topo("list")):
+        for again in (pickle.loads(pickle.dumps(one)), copy.deepcopy(one)):
+            assert (repr(again), again.json, again.tables) == (repr(one), one.json, one.tables)
+            assert (again.code, again.notes, again.to_html()) == (one.code, one.notes, one.to_html())
+    with pytest.raises(collcast.Error) as raised:
+        collcast.forecast("dgx-h1000")
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert (type(again), str(again), again.code) == (collcast.Error, str(raised.value), 2)
+
+
+def verdict(nodes):
+    return collcast.forecast("dgx-h100", nodes=nodes, sizes="1M:64M:2").verdict
+
+
+def test_forked_processes_answer():
+    here = [verdict(1), verdict(2)]
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map_async(verdict, [1, 2]).get(timeout=60) == here
+
+
+def test_processes_of_its_own_answer_or_raise(tmp_path, monkeypatch):
+    with pytest.raises(collcast.Error) as raised:
+        collcast.bench("h200x2", size="1K", backend="nccl-p2p")
+    printed = program("bench", "h200x2", "--size", "1K", "--backend", "nccl-p2p")
+    assert raised.value.code == printed.returncode != 0
+    assert str(raised.value) in printed.stderr.replace("\n  | ", "\n")
+    # The process of a host with GPUs, in words.
+    rows = collcast.bench("h200x2", size="1K", batches=3, iterations=1)
+    (tmp_path / "rows.json").write_text(rows._report.json())
+    other = tmp_path / "collcast"
+    other.write_text(f'#!/bin/sh\n[ "$1 $2" = "bench --format=json" ] || exit 9\necho "note: here" >&2\ncat {tmp_path}/rows.json\n')
+    other.chmod(0o755)
+    monkeypatch.setattr(collcast, "_program", lambda: str(other))
+    found = collcast.bench("h200x2", size="1K", backend="nccl-p2p")
+    assert found.json == rows.json and found.ok and found.notes == "note: here\n"
+    with pytest.raises(collcast.Error, match="leave `output` out"):
+        collcast.bench("h200x2", size="1K", backend="nccl-p2p", output=tmp_path / "rows.csv")
+    # Nothing to start: not python, which would run a file of the name `bench`.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(collcast, "_program", lambda: None)
+    for name in ("bench", "bench-worker"):
+        (tmp_path / name).write_text("open('ran', 'w')")
+    for backend in ("nccl-p2p", "nccl"):
+        with pytest.raises(collcast.Error, match="install the wheel with pip") as raised:
+            collcast.bench("h200x2", size="1K", backend=backend, ranks=2)
+        assert raised.value.code == 3 and not (tmp_path / "ran").exists()
+
+
+def test_what_has_no_other_place_is_a_warning(monkeypatch):
+    monkeypatch.setenv("COLLCAST_NODES", "2")
+    with pytest.warns(UserWarning, match="--nodes 2 is from COLLCAST_NODES") as told:
+        collcast.convert("h200x2", size="1K", algorithm="ring")
+    assert told[0].filename == __file__
+    monkeypatch.delenv("COLLCAST_NODES")
+    monkeypatch.setenv("COLLCAST_NODS", "2")
+    with pytest.warns(UserWarning, match="did you mean COLLCAST_NODES?"):
+        result = collcast.forecast("h200x2", size="1K")
+    assert "COLLCAST_NODS sets nothing" in result.notes
+
+
+def test_options_are_those_of_commands_within():
+    assert "output" in collcast.options("topo") and "topology" in collcast.options("profile")
+    assert "    output: " in collcast.topo.__doc__
 
 
 def test_a_notebook_shows_a_page_with_pictures(tmp_path):
@@ -52,6 +142,14 @@ def test_a_notebook_shows_a_page_with_pictures(tmp_path):
     assert "<svg" in result.to_html() and result._repr_html_().startswith("<iframe srcdoc=")
     result.save(tmp_path / "page.html")
     result.save(tmp_path / "result.json")
+    for name in ("saved.csv", "saved.md", "saved.xml"):
+        result.save(tmp_path / name)
+        collcast.forecast("h200x4", sizes="1M:16M:4", output=tmp_path / f"written_{name}")
+        assert (tmp_path / name).read_text() == (tmp_path / f"written_{name}").read_text()
+    with pytest.raises(collcast.Error, match="no answer as .png"):
+        result.save(tmp_path / "picture.png")
+    with pytest.raises(collcast.Error, match="there is no `output`"):
+        collcast.forecast("h200x4", format="csv")
     again = program("report", tmp_path / "result.json", "-o", tmp_path / "again.html")
     assert again.returncode == 0, again.stderr
 

@@ -11,13 +11,18 @@ prints itself, or raises ``collcast.Error`` with the text that the command would
 
 from __future__ import annotations
 
+import functools as _functools
 import html as _html
 import json as _json
+import numbers as _numbers
+import operator as _operator
 import os as _os
 import shutil as _shutil
 import signal as _signal
 import sys as _sys
 import sysconfig as _sysconfig
+import warnings as _warnings
+from collections.abc import Mapping as _Mapping
 from pathlib import Path as _Path
 
 from . import _collcast
@@ -37,6 +42,7 @@ __all__ = [
     "forecast",
     "lint",
     "man",
+    "merge",
     "options",
     "plan",
     "probe",
@@ -128,18 +134,22 @@ class Result:
         """A table as a ``pyarrow.Table``."""
         import pyarrow
 
-        _, columns, rows = self._rows(table)
-        return pyarrow.table({column: [row.get(column) for row in rows] for column in columns})
+        name, columns, rows = self._rows(table)
+        arrays = {column: pyarrow.array([row.get(column) for row in rows]) for column in columns}
+        known = {"integer": pyarrow.int64(), "number": pyarrow.float64(), "string": pyarrow.string(), "boolean": pyarrow.bool_()}
+        for column, array in arrays.items():
+            # No value says what it would be of: the schema of the answer does.
+            if array.type == pyarrow.null():
+                arrays[column] = array.cast(known.get(_kinds(self.json["schema"], name).get(column), array.type))
+        return pyarrow.table(arrays)
 
     def to_html(self) -> str:
         """The answer as a page for a browser: one file with pictures, which loads nothing."""
         return self._report.html()
 
     def save(self, path: str | _os.PathLike[str]) -> None:
-        """Writes the answer: a page where the name ends in ``.html``, else JSON."""
-        path = _Path(path)
-        page = path.suffix.lower() in (".html", ".htm")
-        path.write_text(self.to_html() if page else self._report.json(), encoding="utf-8")
+        """Writes the answer as the name ends: ``.html`` (a page), ``.json``, ``.csv``, ``.md``, ``.xml`` (JUnit) or ``.txt``."""
+        self._report.save(path)
 
     def __repr__(self) -> str:
         return self._report.text(_shutil.get_terminal_size((160, 24)).columns, ROWS).rstrip("\n")
@@ -149,43 +159,100 @@ class Result:
         return f'<iframe srcdoc="{page}" style="width:100%;height:{HEIGHT}px;border:0" sandbox="allow-scripts"></iframe>'
 
 
+@_functools.lru_cache(maxsize=None)
+def _kinds(schema: str, table: str) -> dict[str, str]:
+    """What the columns of a table hold, by the schema of the answer: ``integer``, ``number``, ``string`` or ``boolean``."""
+    whole = _json.loads(_collcast.ask("schema", [schema], [], None)[1])
+    kinds: dict[str, str] = {}
+    for shape in [whole, *whole.get("anyOf", [])]:
+        rows = shape.get("properties", {}).get(table, {}).get("items", {})
+        for column, is_of in rows.get("properties", {}).items():
+            named = is_of.get("type", [])
+            values = [kind for kind in ([named] if isinstance(named, str) else named) if kind != "null"]
+            if len(values) == 1:
+                kinds.setdefault(column, values[0])
+    return kinds
+
+
+def _is_flag(value) -> bool:
+    """Whether it is yes or no, also as numpy has it."""
+    return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
+
+
 def _word(value) -> str:
     """A value as the command line takes it."""
-    if isinstance(value, (str, int, float)):
-        return str(value)
+    if isinstance(value, str):
+        return value
     if isinstance(value, _os.PathLike):
         return _os.fspath(value)
+    if not _is_flag(value):
+        try:
+            return str(_operator.index(value))
+        except TypeError:
+            pass
+        if isinstance(value, _numbers.Real):
+            return str(float(value))
     raise Error(f"{value!r} is of type {type(value).__name__}: give text, a number, a path, a list or a dict of these")
+
+
+def _several(value) -> list | None:
+    """The values in one that holds several; none of one by itself."""
+    if isinstance(value, (str, bytes, _os.PathLike)):
+        return None
+    try:
+        return list(iter(value))
+    except TypeError:
+        return None
 
 
 def _words(value):
     """A value of an option: a flag, text, or several texts."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, dict):
-        return [f"{name}={_word(one)}" for name, one in value.items()]
-    if isinstance(value, (list, tuple, set, frozenset, range)):
-        return [_word(one) for one in value]
-    return _word(value)
+    if _is_flag(value):
+        return bool(value)
+    if isinstance(value, _Mapping):
+        # NCCL reads words as 0.
+        return [f"{name}={int(one) if _is_flag(one) else _word(one)}" for name, one in value.items()]
+    several = _several(value)
+    return _word(value) if several is None else [_word(one) for one in several]
 
 
 def _program() -> str | None:
     """The console script, which commands start again where they need processes of their own."""
-    script = _Path(_sysconfig.get_path("scripts")) / "collcast"
-    return str(script) if script.is_file() else None
+    folders = [_sysconfig.get_path("scripts"), _sysconfig.get_path("scripts", f"{_os.name}_user")]
+    scripts = [_Path(folder) / "collcast" for folder in folders]
+    return next((str(script) for script in scripts if script.is_file()), None)
 
 
 def ask(command: str, *values, **options) -> Result | str:
     """Runs a command of ``collcast``. Gives its answer, or what it prints where that is no report.
 
-    ``None`` leaves an option out, ``True`` gives a flag. A list gives several values, a dict pairs such as
-    ``env={"NCCL_ALGO": "Ring"}``.
+    ``None`` leaves an option out, ``True`` gives a flag. A list, an array or a series gives several values, a dict pairs
+    such as ``env={"NCCL_ALGO": "Ring"}``.
     """
+    return _answer(command, values, options)
+
+
+def _answer(command: str, values: tuple, options: dict) -> Result | str:
+    """The answer of a command to whoever called the function that called this one."""
     given = [(name, _words(value)) for name, value in options.items() if value is not None]
-    positional = [_word(value) for value in values if value is not None]
+    positional: list[str] = []
+    for value in values:
+        several = _several(value)
+        positional.extend(_word(one) for one in ([value] if several is None else several) if one is not None)
     reports, text, notes, code = _collcast.ask(command, positional, given, _program())
-    if reports:
-        return Result(reports[-1], code, notes)
+    result = Result(reports[-1], code, notes) if reports else None
+    known = result.warnings if result else []
+    for line in notes.splitlines():
+        # The notes of text have no other place; those of a result are in it.
+        what, _, said = line.partition(": ")
+        if said not in known and (what == "warning" or (text and not result and what == "note")):
+            _warnings.warn(said, stacklevel=3)
+    if result:
+        return result
+    if code:
+        error = Error((text or notes).strip() or f"`{command}` ended with exit code {code}")
+        error.code = code
+        raise error
     return text or notes
 
 
@@ -196,7 +263,7 @@ def options(command: str) -> dict[str, str]:
 
 def _function(command: str, about: str):
     def function(*values, **options):
-        return ask(command, *values, **options)
+        return _answer(command, values, options)
 
     listed = "\n".join(
         f"    {name}: {' '.join(help.split())}"
@@ -220,7 +287,7 @@ def forecast(machine=None, /, **options) -> Result:
 
     ``collcast.forecast("aws-p5", nodes=32, collective="all_reduce", sizes="8:8G:2")``
     """
-    return ask("sweep", machine, **options)
+    return _answer("sweep", (machine,), options)
 
 
 def _main() -> int:

@@ -1,18 +1,18 @@
 """Written by tests/stubs.py from the options of the program; a test holds it against them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from os import PathLike
-from typing import Any
+from typing import Any, Literal, SupportsFloat, SupportsIndex, overload
 
 from ._collcast import Error as Error
 from ._collcast import Report as _Report
 from ._collcast import __version__ as __version__
 
-_Value = str | int | float | PathLike[str]
-_Values = _Value | Sequence[_Value] | range
+_Value = str | SupportsIndex | SupportsFloat | PathLike[str]
+_Values = _Value | Iterable[Any]
 _Pairs = _Values | Mapping[str, _Value]
 
-__all__ = ['Error', 'Result', '__version__', 'ask', 'bench', 'calibrate', 'check', 'compare', 'completions', 'convert', 'forecast', 'lint', 'man', 'options', 'plan', 'probe', 'profile', 'schema', 'self_test', 'serve', 'simulate', 'sweep', 'topo', 'trace', 'transfer', 'tune', 'validate']
+__all__ = ['Error', 'Result', '__version__', 'ask', 'bench', 'calibrate', 'check', 'compare', 'completions', 'convert', 'forecast', 'lint', 'man', 'merge', 'options', 'plan', 'probe', 'profile', 'schema', 'self_test', 'serve', 'simulate', 'sweep', 'topo', 'trace', 'transfer', 'tune', 'validate']
 
 ROWS: int
 HEIGHT: int
@@ -40,11 +40,12 @@ class Result:
     def save(self, path: str | PathLike[str]) -> None: ...
     def _repr_html_(self) -> str: ...
 
-def ask(command: str, *values: _Value | None, **options: _Pairs | bool | None) -> Result | str: ...
+def ask(command: str, *values: _Values | None, **options: _Pairs | bool | None) -> Result | str: ...
 def options(command: str) -> dict[str, str]: ...
 
+@overload
 def forecast(
-    machine: _Value | None = None, /,
+    machine: _Values | None = None, /,
     *,
     topology: _Values | None = None,
     nodes: _Pairs | None = None,
@@ -75,14 +76,17 @@ def forecast(
     explain_choice: bool | None = None,
     output: _Values | None = None,
     report: _Values | None = None,
-    shard: _Values | None = None,
+    shard: None = None,
     format: _Values | None = None,
     size: _Values | None = None,
     sizes: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result: ...
+@overload
+def forecast(machine: _Values | None = None, /, *, shard: _Values, **more: _Pairs | bool | None) -> str: ...
+@overload
 def simulate(
-    *values: _Value | None,
+    *values: _Values | None,
     topology: _Values | None = None,
     nodes: _Pairs | None = None,
     gpus: _Values | None = None,
@@ -112,7 +116,7 @@ def simulate(
     explain_choice: bool | None = None,
     group: _Values | None = None,
     vary: _Pairs | None = None,
-    scenario_schema: bool | None = None,
+    scenario_schema: Literal[False] | None = None,
     level: _Values | None = None,
     timeline: _Values | None = None,
     chakra: _Values | None = None,
@@ -124,8 +128,11 @@ def simulate(
     sizes: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result: ...
+@overload
+def simulate(*values: _Values | None, scenario_schema: Literal[True], **more: _Pairs | bool | None) -> str: ...
+@overload
 def sweep(
-    *values: _Value | None,
+    *values: _Values | None,
     topology: _Values | None = None,
     nodes: _Pairs | None = None,
     gpus: _Values | None = None,
@@ -155,14 +162,17 @@ def sweep(
     explain_choice: bool | None = None,
     output: _Values | None = None,
     report: _Values | None = None,
-    shard: _Values | None = None,
+    shard: None = None,
     format: _Values | None = None,
     size: _Values | None = None,
     sizes: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result: ...
+@overload
+def sweep(*values: _Values | None, shard: _Values, **more: _Pairs | bool | None) -> str: ...
+@overload
 def plan(
-    *values: _Value | None,
+    *values: _Values | None,
     on: _Pairs | None = None,
     gpus: _Values | None = None,
     gpu: _Values | None = None,
@@ -194,11 +204,13 @@ def plan(
     format: _Values | None = None,
     output: _Values | None = None,
     report: _Values | None = None,
-    shard: _Values | None = None,
+    shard: None = None,
     **more: _Pairs | bool | None,
 ) -> Result: ...
+@overload
+def plan(*values: _Values | None, shard: _Values, **more: _Pairs | bool | None) -> str: ...
 def serve(
-    *values: _Value | None,
+    *values: _Values | None,
     on: _Pairs | None = None,
     vary: _Pairs | None = None,
     down: _Pairs | None = None,
@@ -231,7 +243,7 @@ def serve(
     **more: _Pairs | bool | None,
 ) -> Result: ...
 def transfer(
-    *values: _Value | None,
+    *values: _Values | None,
     nodes: _Values | None = None,
     profile: _Pairs | None = None,
     gpu: _Values | None = None,
@@ -254,7 +266,7 @@ def transfer(
     **more: _Pairs | bool | None,
 ) -> Result: ...
 def bench(
-    *values: _Value | None,
+    *values: _Values | None,
     topology: _Values | None = None,
     nodes: _Pairs | None = None,
     gpus: _Values | None = None,
@@ -309,7 +321,7 @@ def bench(
     **more: _Pairs | bool | None,
 ) -> Result: ...
 def probe(
-    *values: _Value | None,
+    *values: _Values | None,
     output: _Values | None = None,
     backend: _Values | None = None,
     nics: _Pairs | None = None,
@@ -323,7 +335,7 @@ def probe(
     **more: _Pairs | bool | None,
 ) -> Result: ...
 def calibrate(
-    *values: _Value | None,
+    *values: _Values | None,
     topology: _Values | None = None,
     profile: _Pairs | None = None,
     compute: _Values | None = None,
@@ -344,7 +356,7 @@ def calibrate(
     **more: _Pairs | bool | None,
 ) -> Result: ...
 def validate(
-    *values: _Value | None,
+    *values: _Values | None,
     topology: _Values | None = None,
     nodes: _Values | None = None,
     gpus: _Values | None = None,
@@ -372,7 +384,7 @@ def validate(
     **more: _Pairs | bool | None,
 ) -> Result: ...
 def compare(
-    *values: _Value | None,
+    *values: _Values | None,
     tolerance: _Values | None = None,
     where: _Pairs | None = None,
     where_a: _Pairs | None = None,
@@ -386,7 +398,7 @@ def compare(
     **more: _Pairs | bool | None,
 ) -> Result: ...
 def trace(
-    *values: _Value | None,
+    *values: _Values | None,
     topology: _Values | None = None,
     on: _Values | None = None,
     nodes: _Values | None = None,
@@ -401,7 +413,7 @@ def trace(
     **more: _Pairs | bool | None,
 ) -> Result: ...
 def tune(
-    *values: _Value | None,
+    *values: _Values | None,
     topology: _Values | None = None,
     nodes: _Pairs | None = None,
     gpus: _Values | None = None,
@@ -437,11 +449,14 @@ def tune(
     output: _Values | None = None,
     report: _Values | None = None,
     size: _Values | None = None,
+    into: _Values | None = None,
+    plugin: _Values | None = None,
+    record: _Values | None = None,
     sizes: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result: ...
 def lint(
-    *values: _Value | None,
+    *values: _Values | None,
     own_env: bool | None = None,
     pid: _Values | None = None,
     host: bool | None = None,
@@ -454,36 +469,43 @@ def lint(
     format: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result: ...
+@overload
 def check(
-    *values: _Value | None,
-    update: bool | None = None,
+    *values: _Values | None,
+    update: Literal[False] | None = None,
     baseline: _Values | None = None,
     strict: bool | None = None,
     time_tolerance: _Values | None = None,
     choice_tolerance: _Values | None = None,
     error_tolerance: _Values | None = None,
-    schema: bool | None = None,
+    schema: Literal[False] | None = None,
     format: _Values | None = None,
     output: _Values | None = None,
     report: _Values | None = None,
-    shard: _Values | None = None,
+    shard: None = None,
     **more: _Pairs | bool | None,
 ) -> Result: ...
+@overload
+def check(*values: _Values | None, update: Literal[True], **more: _Pairs | bool | None) -> str: ...
+@overload
+def check(*values: _Values | None, schema: Literal[True], **more: _Pairs | bool | None) -> str: ...
+@overload
+def check(*values: _Values | None, shard: _Values, **more: _Pairs | bool | None) -> str: ...
 def merge(
-    *values: _Value | None,
+    *values: _Values | None,
     format: _Values | None = None,
     output: _Values | None = None,
     report: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result: ...
 def schema(
-    *values: _Value | None,
+    *values: _Values | None,
     format: _Values | None = None,
     output: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result | str: ...
 def convert(
-    *values: _Value | None,
+    *values: _Values | None,
     topology: _Values | None = None,
     nodes: _Pairs | None = None,
     gpus: _Values | None = None,
@@ -515,21 +537,21 @@ def convert(
     sizes: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result | str: ...
-def topo(*values: _Value | None, **options: _Pairs | bool | None) -> Result | str: ...
-def profile(*values: _Value | None, **options: _Pairs | bool | None) -> Result | str: ...
+def topo(*values: _Values | None, **options: _Pairs | bool | None) -> Result | str: ...
+def profile(*values: _Values | None, **options: _Pairs | bool | None) -> Result | str: ...
 def self_test(
-    *values: _Value | None,
+    *values: _Values | None,
     format: _Values | None = None,
     output: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result: ...
 def completions(
-    *values: _Value | None,
+    *values: _Values | None,
     output: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result | str: ...
 def man(
-    *values: _Value | None,
+    *values: _Values | None,
     output: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result | str: ...
