@@ -175,14 +175,16 @@ fn calls<'q>(parts: &[(&Site, &'q [Query])]) -> impl Iterator<Item = (usize, &'q
     parts.iter().enumerate().flat_map(|(part, &(_, queries))| queries.iter().map(move |query| (part, query)))
 }
 
-/// Simulates calls in parallel: those of which `wanted` says so, by place in the order of simulation and by call. What is
-/// too large has an error in its place.
+/// The forecast of a call, or that it is too large to be simulated.
+type Simulated = Result<Prediction, PredictError>;
+
+/// Simulates calls in parallel: those of which `wanted` says so, by place in the order of simulation and by call.
 fn simulated(
     parts: &[(&Site, &[Query])],
     predictors: &[Predictor<'_>],
     wanted: impl Fn(usize, usize) -> bool,
     watch: &Watch,
-) -> Result<Vec<(usize, Result<Prediction, PredictError>)>, Error> {
+) -> Result<Vec<(usize, Simulated)>, Error> {
     let all: Vec<(usize, &Query)> = calls(parts).collect();
     // Large calls first: they take longest.
     let mut order: Vec<usize> = (0..all.len()).collect();

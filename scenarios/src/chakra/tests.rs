@@ -241,7 +241,7 @@ fn traces_of_others() {
     for part in [
         "node type 42 (4 nodes)",
         "`involved_dim`, where it leaves dimensions out (12",
-        "calls of no bytes (4",
+        "collectives of no bytes, which NCCL leaves out (4",
         "not in the file (4",
     ] {
         assert!(warning.contains(part), "{part}: {warning}");

@@ -16,7 +16,7 @@ use crate::bounds;
 use crate::call::Call;
 use crate::collective::{Algorithm, Collective, Protocol};
 use crate::domain::Reason;
-use crate::engine::{Unobserved, WORK_PER_SECOND, mix};
+use crate::engine::{MOST_WORK, Unobserved, WORK_PER_SECOND, mix};
 use crate::ids::Rank;
 use crate::nccl::plan::{part_of, peer_batches};
 use crate::network::Row;
@@ -27,7 +27,8 @@ use crate::units::SimDuration;
 const FEWEST_HOSTS: u32 = 8;
 /// The part of the forecast by which two doublings may differ over all that is left out.
 const STEADY: f64 = 0.01;
-/// The same where the whole is too large to be simulated: as many as runs of all hosts were seen to differ, `grown.rs`.
+/// The same where the whole is too large to be simulated, or nearly: as many as runs of all hosts were seen to differ,
+/// `grown.rs`.
 const NEARLY_STEADY: f64 = 0.05;
 /// How many times as many hosts as the largest part the whole has at least.
 const LEAST_TIMES: u32 = 8;
@@ -78,7 +79,7 @@ impl Predictor<'_> {
         settings: &Settings,
     ) -> Result<Option<Prediction>, PredictError> {
         let whole = self.proven(call, algorithm, protocol, settings)?;
-        Ok(self.by_fewer(&whole, settings, (LEAST_TIMES_TOO_LARGE, STEADY), |_, _| true))
+        Ok(self.by_fewer(&whole, settings, (LEAST_TIMES_TOO_LARGE, STEADY), |_, _| Some(STEADY)))
     }
 
     /// A call over many hosts by fewer of them; `None` where it does not grow steadily, has few hosts, or is soon simulated
@@ -92,24 +93,26 @@ impl Predictor<'_> {
             let more =
                 if Growth::of(part.algorithm) == Some(Growth::Steps) { times.saturating_mul(times) } else { times };
             let takes_long = part.work.saturating_mul(more) >= WORK_PER_SECOND;
-            takes_long || part.folded.0.saturating_mul(times) >= MANY_LANES
+            let worth = takes_long || part.folded.0.saturating_mul(times) >= MANY_LANES;
+            let takes_too_long = part.work.saturating_mul(times) >= MOST_WORK / 2;
+            worth.then_some(if takes_too_long { NEARLY_STEADY } else { STEADY })
         })
     }
 
     /// A call that is too large to be simulated whole, by fewer hosts, though these may grow less steadily.
     pub(super) fn grow_too_large(&self, whole: &Proven, settings: &Settings) -> Option<Prediction> {
-        self.by_fewer(whole, settings, (LEAST_TIMES_TOO_LARGE, NEARLY_STEADY), |_, _| true)
+        self.by_fewer(whole, settings, (LEAST_TIMES_TOO_LARGE, NEARLY_STEADY), |_, _| Some(STEADY))
     }
 
     /// From the first parts that grow steadily, or else from the largest ones whose doublings differ by `most_off` of the
     /// forecast at most. The whole has `times_least` times as many hosts as the largest part at least. `worth` is asked of
-    /// that part, and how many times as many there are.
+    /// that part, and how many times as many there are: by how much doublings may differ, where it is worth while.
     fn by_fewer(
         &self,
         whole: &Proven,
         settings: &Settings,
         (times_least, most_off): (u32, f64),
-        worth: impl Fn(&Prediction, u64) -> bool,
+        worth: impl Fn(&Prediction, u64) -> Option<f64>,
     ) -> Option<Prediction> {
         let (schedule, call) = (&whole.schedule, &whole.schedule.call);
         let growth = Growth::of(schedule.plan.algorithm).filter(|_| settings.fold && call.counts.is_none())?;
@@ -140,12 +143,10 @@ impl Predictor<'_> {
             let Ok(part) = self.part(whole, (from, hosts), &row, settings) else { break };
             seen.push((hosts, part));
             let Some(last) = seen.last_chunk::<COMPARED>() else { continue };
-            if !worth(&last[COMPARED - 1].1, u64::from(row.hosts / hosts)) {
-                return None;
-            }
+            let steady = worth(&last[COMPARED - 1].1, u64::from(row.hosts / hosts))?;
             let grown = self.carried_on(last, growth, &row, whole, settings);
             match grown.grown.map_or(0.0, |grown| grown.off) {
-                off if off <= STEADY => return Some(grown),
+                off if off <= steady => return Some(grown),
                 off if off <= most_off => nearly = Some(grown),
                 _ => {}
             }
