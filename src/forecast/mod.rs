@@ -110,7 +110,9 @@ pub fn merged(
     }
     let all = calls(parts).count();
     let left_out = match refused.first() {
-        Some(first) if !predictions.is_empty() => Some(format!("{} of {all} calls are left out: {first}", refused.len())),
+        Some(first) if !predictions.is_empty() => {
+            Some(format!("{} of {all} calls are left out: {first}", refused.len()))
+        }
         Some(_) => return Err(refused.swap_remove(0).into()),
         None => None,
     };
