@@ -1,4 +1,4 @@
-//! Every question of the library, in a few lines each. Printed by the views that the command line prints by.
+//! Questions of the library, in a few lines each. Printed by the views that the command line prints by.
 //!
 //! `cargo run --release --example questions`
 

@@ -396,6 +396,7 @@ fn receive(stream: &mut TcpStream, peer: usize) -> Result<Vec<u8>, ExecError> {
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
             bad(format!("rank {peer} did not answer in time"))
         }
+        std::io::ErrorKind::UnexpectedEof => bad(format!("rank {peer} is gone: its process has ended")),
         _ => bad(format!("rank {peer} is gone: {e}")),
     };
     let mut length = [0; 4];

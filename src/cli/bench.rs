@@ -186,6 +186,10 @@ impl Args {
         if !matches!(self.backend, Runner::Nccl | Runner::NcclP2p) {
             given.without(&["--nvls"], "only NCCL has NVLS", "leave it out, or use --backend nccl")?;
         }
+        if self.backend == Runner::Host {
+            let why = "a forecast is of GPUs, and CPU threads are none";
+            given.without(&["--expect"], why, "add --backend nccl or cuda, or use --expect-from")?;
+        }
         if self.backend != Runner::Verbs {
             given.without(&["--nics", "--qps"], "it is of RDMA verbs", "leave it out, or use --backend verbs")?;
         }

@@ -132,6 +132,7 @@ impl OutputArgs {
             "json" => Some(Format::Json),
             "md" => Some(Format::Markdown),
             "xml" => Some(Format::Junit),
+            "txt" => Some(Format::Table),
             _ => None,
         };
         let unsaid = if call::asked() { Format::Json } else { Format::Table };

@@ -120,6 +120,8 @@ impl Outcome {
 
 /// Rows of kernels by which fits are judged.
 const LEFT_OUT: &str = "left out shapes";
+/// Rows that have one in twenty: of fewer nobody knows what 95% are within.
+const ONE_IN_TWENTY: usize = 20;
 
 /// How sure forecasts are: by rows that fits leave out.
 fn confidence(unseen: &Stats, left_out: &str) -> String {
@@ -127,6 +129,7 @@ fn confidence(unseen: &Stats, left_out: &str) -> String {
         return format!("{}: no row is of {left_out}", Level::Low);
     }
     let level = Level::of(unseen.p95_abs_error, Basis::Predicted);
+    let level = if unseen.count < ONE_IN_TWENTY { level.min(Level::Medium) } else { level };
     let plural = if unseen.count == 1 { "" } else { "s" };
     let within = unseen.p95_abs_error * 100.0;
     format!("{level}: of {} row{plural} of {left_out}, 95% are at most {within:.0}% off", unseen.count)
