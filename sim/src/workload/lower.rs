@@ -483,8 +483,6 @@ impl<'s, 'g> Builder<'s, 'g> {
             start.gate = Gate::Enters { gate: u32::try_from(lane).unwrap_or(0), needs: footprint.blocks, urgent };
             start.holds = self.taken(lane, &footprint);
             start.until = Some(body);
-            let power = self.power(lane, &footprint);
-            self.specs[body as usize].holds.extend(power);
         }
         let start = self.task(place, Part::Start, start);
         self.specs[body as usize].after.push((start, SimDuration::ZERO));
@@ -497,29 +495,17 @@ impl<'s, 'g> Builder<'s, 'g> {
     /// the sum: exact for what spreads evenly, too much for whole rounds.
     fn taken(&self, lane: usize, footprint: &Footprint) -> SmallVec<[Use; 2]> {
         let all = self.simulator.device.sms.max(1);
+        let free = all.saturating_sub(footprint.blocks).max(1);
         let own = &self.own[lane];
         let linear = (own.sms, part_of_whole(f64::from(footprint.blocks) / f64::from(all)));
-        let rounds = self.speeds(lane, footprint, 0.0).map(|(resource, speed)| (resource, part_of_whole(1.0 - speed)));
-        std::iter::once(linear).chain(rounds).collect()
-    }
-
-    /// What it takes beside that while data goes: power, which products lack.
-    fn power(&self, lane: usize, footprint: &Footprint) -> SmallVec<[Use; 2]> {
         let sent = footprint.sent.iter().copied().fold(0.0, f64::max);
-        let both = self.speeds(lane, footprint, 0.0).zip(self.speeds(lane, footprint, sent));
-        both.map(|((resource, waits), (_, sends))| (resource, part_of_whole(waits - sends))).collect()
-    }
-
-    /// By resource of a rank's products: what they keep of their speed beside a call that sends so many bytes a second.
-    fn speeds(&self, lane: usize, footprint: &Footprint, sent: f64) -> impl Iterator<Item = (u32, f64)> + '_ {
-        let all = self.simulator.device.sms.max(1);
-        let free = all.saturating_sub(footprint.blocks).max(1);
         let profile = self.simulator.predictor().profile();
-        self.own[lane].rounds.iter().map(move |&(tiles, resource)| {
+        let rounds = own.rounds.iter().map(|&(tiles, resource)| {
             // One round more than tiles need, measured with 2 to 32 SMs held (tests/data/h200x4/beside.json).
             let rounds = (tiles.div_ceil(all), tiles.div_ceil(free) + 1);
-            (resource, profile.product_speed(rounds, sent))
-        })
+            (resource, part_of_whole(1.0 - profile.product_speed(rounds, sent)))
+        });
+        std::iter::once(linear).chain(rounds).collect()
     }
 
     fn footprint(
