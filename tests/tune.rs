@@ -412,7 +412,7 @@ fn a_table_is_installed_and_undone() {
         "{table}"
     );
     assert!(table.ends_with(&format!("\n# end: {lines} lines\n")), "{table}");
-    let before = "NCCL_DEBUG=WARN\nNCCL_TUNER_PLUGIN=ofi\n";
+    let before = "export NCCL_DEBUG=WARN\nNCCL_TUNER_PLUGIN=ofi\n";
     std::fs::write(&env, before).unwrap();
     std::fs::write(&plugin, "").unwrap();
     let install = ["tune", "install", &folder, "--into", &env, "--plugin", &plugin];
@@ -548,7 +548,7 @@ fn a_forecast_advises_fifos() {
     assert!(read(&format!("{folder}/nccl.env")).contains(&format!("\n{setting}\n# Undo: unset {name}\n")));
     assert!(read(&format!("{folder}/slurm.sh")).contains(&format!("\nexport {setting}\n")));
     assert!(read(&format!("{folder}/kubernetes.yaml")).contains(&format!("- name: {name}\n    value: \"{value}\"\n")));
-    let before = format!("{name}=1048576\n");
+    let before = format!("export {name}=1048576\n");
     std::fs::write(&env, &before).unwrap();
     std::fs::write(&plugin, "").unwrap();
     let install = ["tune", "install", &folder, "--into", &env, "--plugin", &plugin];

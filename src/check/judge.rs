@@ -310,7 +310,10 @@ impl<'a, 's> Pair<'a, 's> {
         if !self.changed.contains(&Cause::Model) {
             return Ok(None);
         }
-        let can: Vec<Cause> = self.changed.iter().copied().filter(|&cause| self.before.can_be_back(cause)).collect();
+        // Our own profiles are fitted anew with our model.
+        let is_ours = Profile::builtin_text(&self.machine.site.profile.name).is_some();
+        let can = |cause: &Cause| self.before.can_be_back(*cause) && !(is_ours && *cause == Cause::Profile);
+        let can: Vec<Cause> = self.changed.iter().copied().filter(can).collect();
         let mut worst: Option<(Vec<Cause>, f64)> = None;
         let together = (can.len() > 1).then(|| can.clone());
         for causes in can.iter().map(|&cause| vec![cause]).chain(together) {

@@ -138,7 +138,8 @@ pub fn words(name: &str, values: &[String], options: &[(String, Value)]) -> Resu
         (command, values) = (inner.clone(), rest);
     }
     let gives = |name| options.iter().any(|(option, value)| option == name && *value != Value::Flag(false));
-    if gives("format") && !gives("output") {
+    let knows = |name| command.get_arguments().any(|arg| arg.get_long() == Some(name));
+    if gives("format") && !gives("output") && knows("format") {
         return Err(Error::usage(
             format!("`format` of `{name}` says how a file is written, and there is no `output`"),
             "leave it out: the answer is data, and saved by the ending of a file's name",

@@ -151,7 +151,7 @@ impl TableCommand {
                     Some(file) if file.exists() => read_text("read the settings", file)?,
                     _ => String::new(),
                 };
-                let exported = into.as_ref().is_none_or(|file| Install::is_exported(file));
+                let exported = into.as_ref().is_none_or(|file| Install::is_exported(file, &text));
                 let plugin = whole(&library(plugin.as_ref())?)?;
                 let record = record.as_deref().map(whole).transpose()?;
                 let beside = table.with_file_name("nccl.env");

@@ -77,13 +77,13 @@ pub fn sweep(parts: &[(&Site, &[Query])], explain: bool, watch: &Watch) -> Resul
     merged(parts, Vec::new(), explain, watch)
 }
 
-/// What a shard of the calls of [`sweep`] takes, each with its place among all calls.
+/// What a shard of the calls of [`sweep`] takes, each with its place among all calls; what is too large is left out.
 ///
 /// # Errors
 /// As of [`forecast`].
 pub fn part(parts: &[(&Site, &[Query])], shard: Shard, watch: &Watch) -> Result<Vec<(usize, Prediction)>, Error> {
     let simulated = simulated(parts, &predictors(parts, watch)?, |place, _| shard.has(place), watch)?;
-    simulated.into_iter().map(|(call, prediction)| Ok((call, prediction?))).collect()
+    Ok(simulated.into_iter().filter_map(|(call, prediction)| Some((call, prediction.ok()?))).collect())
 }
 
 /// [`sweep`], of whose calls some are known: see [`part`].

@@ -42,10 +42,14 @@ pub struct Install {
 }
 
 impl Install {
-    /// Whether a file is for a shell: all are but NCCL's own, which `lint` knows by the same names.
-    pub fn is_exported(path: &Path) -> bool {
+    /// Whether the lines of a file begin with `export`: in all but NCCL's own, which `lint` knows by the same names, and those
+    /// that set variables without it, as `docker run --env-file` reads them.
+    pub fn is_exported(path: &Path, text: &str) -> bool {
         let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-        !(name.ends_with(".conf") && name.contains("nccl"))
+        let settings = || text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+        let is_list =
+            settings().next().is_some() && settings().all(|l| !l.starts_with("export ") && assignment(l).is_some());
+        !(name.ends_with(".conf") && name.contains("nccl") || is_list)
     }
 
     /// Whether a file can have lines that set variables: manifests and recipes of images have forms of their own.
@@ -69,10 +73,10 @@ impl Install {
         let record: &[&str] = if self.record.is_some() { &[RECORD] } else { &[] };
         let names = [&[PLUGIN, TABLE, NEXT], record, &process].concat();
         let (mut rest, mut tuner, mut next, mut net) = (String::new(), None, None, None);
-        // A line may belong to what lines above began: a command or block, a text for a command.
-        let (mut goes_on, mut in_text) = (false, false);
+        // A line may belong to what lines above began: a command or block, a text for a command up to a word.
+        let (mut goes_on, mut in_text) = (false, None::<&str>);
         for (number, line) in outside(file, text)? {
-            match assignment(line).filter(|_| !goes_on && !in_text) {
+            match assignment(line).filter(|_| !goes_on && in_text.is_none()) {
                 Some((name, value)) if names.contains(&name) => {
                     match name {
                         PLUGIN => tuner = Some(value),
@@ -84,16 +88,19 @@ impl Install {
                 Some((NET, value)) => net = Some(value),
                 _ => {
                     if let Some(name) = names.iter().find(|name| sets(line, name)) {
+                        let place = format!("{}:{number}", file.display());
                         let message =
-                            format!("{}:{number}: {name} is set within something, or not plainly", file.display());
+                            format!("{place}: {name} is set within a block or command, or beside other words");
                         let hint = format!("write {name}=VALUE, alone on a line on top, or take it out");
                         return Err(Error::usage(message, hint));
                     }
                 }
             }
             rest.push_str(line);
-            goes_on = self.exported && is_open(line, goes_on);
-            in_text |= self.exported && !line.starts_with('#') && line.contains("<<");
+            if self.exported {
+                goes_on = is_open(line, goes_on);
+                in_text = in_text.filter(|word| line.trim() != *word).or_else(|| text_up_to(line));
+            }
         }
         let is_own = |tuner: &str| Path::new(tuner).ends_with(LIBRARY) || Path::new(tuner) == self.plugin;
         let before = match tuner.filter(|tuner| !tuner.is_empty()) {
@@ -163,11 +170,14 @@ fn assignment(line: &str) -> Option<(&str, &str)> {
     (is_plain && name.chars().all(is_of_name)).then_some((name, inner.unwrap_or(value)))
 }
 
-/// Whether a line may set a variable, or take it out, wherever it stands in it.
+/// Whether a line may set a variable, or take it out, wherever it stands in it. To hand on its value changes nothing.
 fn sets(line: &str, name: &str) -> bool {
     let at = |at: usize| {
         let (before, after) = (&line[..at], &line[at + name.len()..]);
-        let changes = ["=", "+=", ":="].iter().any(|sign| after.starts_with(sign)) || before.contains("unset ");
+        let handed_on = |rest: &str| rest.strip_prefix(name).is_some_and(|rest| !rest.starts_with(is_of_name));
+        let value = after.strip_prefix('=').map_or("", |value| value.trim_start_matches(['"', '$', '{']));
+        let sets = ["=", "+=", ":="].iter().any(|sign| after.starts_with(sign)) && !handed_on(value);
+        let changes = sets || before.contains("unset ");
         changes && !before.ends_with(is_of_name) && !after.starts_with(is_of_name)
     };
     !line.trim_start().starts_with('#') && line.match_indices(name).any(|(found, _)| at(found))
@@ -175,12 +185,21 @@ fn sets(line: &str, name: &str) -> bool {
 
 /// Whether the next line may belong to a command that began, or to a block that must not be empty.
 fn is_open(line: &str, before: bool) -> bool {
-    let line = line.trim();
+    let line = line.split_once(" #").map_or(line, |(line, _)| line).trim();
     if line.is_empty() || line.starts_with('#') {
         return before;
     }
     let word = line.rsplit([' ', ';', '\t']).next().unwrap_or_default();
-    line.ends_with(['\\', '{', '(', ')']) || ["then", "do", "else"].contains(&word)
+    let is_case = line.ends_with(')') && !line.contains('(');
+    is_case || line.ends_with(['\\', '{', '(', '|']) || ["then", "do", "else", "&&"].contains(&word)
+}
+
+/// The word that ends a text which begins below a line, as of `cat <<END`.
+fn text_up_to(line: &str) -> Option<&str> {
+    let is_other = line.trim_start().starts_with('#') || line.contains("<<<") || line.contains("((");
+    let (_, after) = line.split_once("<<").filter(|_| !is_other)?;
+    let word = after.trim_start_matches('-').split_whitespace().next()?.split(';').next()?;
+    Some(word.trim_matches(['"', '\'', '\\']))
 }
 
 /// A file as it was before an install; one without it stays as it is.
@@ -252,7 +271,7 @@ mod tests {
     /// pasted `slurm.sh` set sleeps too, and our own library is never next.
     #[test]
     fn the_tuner_before_is_next() {
-        let text = "NCCL_DEBUG=WARN\nNCCL_TUNER_PLUGIN=ofi\n";
+        let text = "export NCCL_DEBUG=WARN\nNCCL_TUNER_PLUGIN=ofi\n";
         let with = added(text);
         assert_eq!(with.lines().nth(1), Some("export NCCL_TUNER_PLUGIN=/opt/libcollcast_tuner.so"));
         assert!(with.contains("\nexport COLLCAST_TUNER_NEXT=ofi\n"), "{with}");
@@ -283,6 +302,10 @@ mod tests {
             (2, "if true; then\n  export NCCL_TUNER_PLUGIN=ofi\nfi\n"),
             (2, "if true; then\nexport NCCL_TUNER_PLUGIN=ofi\nfi\n"),
             (2, "env A=1 \\\nNCCL_TUNER_PLUGIN=ofi\n"),
+            (2, "if true; then # efa\nexport NCCL_TUNER_PLUGIN=ofi\nfi\n"),
+            (2, "[ -d /efa ] &&\nexport NCCL_TUNER_PLUGIN=ofi\n"),
+            (2, "true ||\nexport NCCL_TUNER_PLUGIN=ofi\n"),
+            (2, "case x in\nexport NCCL_TUNER_PLUGIN=ofi;;\nesac\n"),
             (2, "cat > x <<END\nNCCL_TUNER_PLUGIN=ofi\nEND\n"),
             (1, "NCCL_TUNER_PLUGIN=ofi NCCL_DEBUG=INFO\n"),
             (1, "NCCL_TUNER_PLUGIN=$HOME/x.so # aws\n"),
@@ -344,8 +367,13 @@ mod tests {
         assert!(with.starts_with("#!/bin/bash\n#SBATCH -N 2\n\n# collcast tune install: begin"), "{with}");
         assert!(with.ends_with("# collcast tune install: end\nsrun train\n"), "{with}");
         assert_eq!((undone(&with).as_str(), added(&with)), (text, with));
-        assert!(["job", "a.sbatch", "job.env", "a.conf"].iter().all(|name| Install::is_exported(Path::new(name))));
-        assert!(["/etc/nccl.conf", "~/.nccl.conf"].iter().all(|name| !Install::is_exported(Path::new(name))));
+        let is_exported = |name: &&str, text: &str| Install::is_exported(Path::new(name), text);
+        assert!(["job", "a.sbatch", "job.env", "a.conf"].iter().all(|name| is_exported(name, "")));
+        assert!(["/etc/nccl.conf", "~/.nccl.conf"].iter().all(|name| !is_exported(name, "")));
+        assert!(is_exported(&"job.env", "export A=1\n") && !is_exported(&"job.env", "# docker\nNCCL_DEBUG=INFO\n"));
+        // A line below what ended is alone again; to hand a value on sets nothing.
+        let text = "cat <<END >x\nA\nEND\nB=$(hostname)\nexport NCCL_TUNER_PLUGIN=ofi\nrun -x NCCL_TUNER_PLUGIN=$NCCL_TUNER_PLUGIN\n";
+        assert!(added(text).contains("was export NCCL_TUNER_PLUGIN=ofi\n"), "{}", added(text));
         assert!(["pod.yaml", "Dockerfile"].iter().all(|name| !Install::holds_settings(Path::new(name))));
         assert!(["nccl.conf", "new.env", "job.sh"].iter().all(|name| Install::holds_settings(Path::new(name))));
     }

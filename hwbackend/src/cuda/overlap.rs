@@ -116,9 +116,12 @@ impl Cuda {
         let count = |us: f64| (SIDE.as_secs_f64() * 1e6 / us.max(1.0)).clamp(2.0, 1000.0) as u32;
         let counts = [count(run(PRODUCT, 4, 0)?.0), count(run(COLLECTIVE, 4, 0)?.0)];
         let alone = |side: usize| run(side, counts[side], 0).map(|(time, _)| time);
+        let us = [alone(PRODUCT)?, alone(COLLECTIVE)?];
+        // As much as the measured side has, its first operation included.
+        let as_much = |side: usize| (f64::from(counts[side] + 1) * us[side] / us[1 - side].max(1.0)).ceil() as u32;
         let beside = |side: usize| -> Result<f64, ExecError> {
             for times in BESIDE {
-                if let (time, true) = run(side, counts[side], counts[1 - side] * times)? {
+                if let (time, true) = run(side, counts[side], as_much(side).saturating_mul(times))? {
                     return Ok(time);
                 }
             }
@@ -127,8 +130,8 @@ impl Cuda {
             Err(ExecError::Library { call: "a run of both sides", message })
         };
         Ok(Overlap {
-            product_us: alone(PRODUCT)?,
-            collective_us: alone(COLLECTIVE)?,
+            product_us: us[PRODUCT],
+            collective_us: us[COLLECTIVE],
             product_beside_us: beside(PRODUCT)?,
             collective_beside_us: beside(COLLECTIVE)?,
         })

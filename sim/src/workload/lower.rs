@@ -31,6 +31,8 @@ const WHOLE: u64 = 1_000_000_000_000_000;
 const FULL: u64 = 1_000;
 /// What a rank does alone takes less: then no work overflows, and no sum of times.
 pub(super) const LONGEST: SimDuration = SimDuration(u64::MAX / FULL);
+/// Communicators of a rank that have blocks of their own, of which each computation takes a part; more share those of the last.
+const MOST_BLOCKS: usize = 16;
 /// Tasks of a step at most: a kilobyte each, with what they are made of.
 pub(super) const MAX_TASKS: u64 = 1_500_000;
 
@@ -697,8 +699,11 @@ impl<'s, 'g> Builder<'s, 'g> {
                     let own = match blocks[lane].iter().find(|known| known.0 == of) {
                         Some(known) => known.1,
                         None => {
-                            let own =
-                                if blocks[lane].is_empty() { self.own[lane].blocks } else { self.resource(WHOLE) };
+                            let own = match blocks[lane].get(MOST_BLOCKS - 1) {
+                                Some(last) => last.1,
+                                None if blocks[lane].is_empty() => self.own[lane].blocks,
+                                None => self.resource(WHOLE),
+                            };
                             blocks[lane].push((of, own));
                             own
                         }
@@ -717,7 +722,7 @@ impl<'s, 'g> Builder<'s, 'g> {
         for spec in &mut self.specs {
             let held = spec.holds.iter().find_map(|held| Some((*of_own.get(&held.0)?, held.1)));
             let Some((lane, amount)) = held else { continue };
-            spec.holds.extend(blocks[lane].iter().skip(1).map(|&(_, own)| (own, amount)));
+            spec.holds.extend(blocks[lane].iter().take(MOST_BLOCKS).skip(1).map(|&(_, own)| (own, amount)));
         }
         links
     }
