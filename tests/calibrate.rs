@@ -374,6 +374,28 @@ fn four_gpus_predict_two() {
     assert!(rows >= 20 && error < 0.08, "{error} on {rows} rows");
 }
 
+/// Goal: lines that were left out, and files that were refused, are warnings of a fit and of a verdict.
+#[test]
+fn what_was_left_out_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let log = std::fs::read_to_string("tests/data/h200x4/all_reduce_Ring_Simple.log").unwrap();
+    std::fs::write(path("run.log"), log + "1048576 262144 float sum -1 fast 1.0 1.0 0 fast 1.0 1.0 0\n").unwrap();
+    std::fs::write(path("cut.csv"), "collective,ranks,size_bytes,time_us\nall_reduce,4,1024\n").unwrap();
+    let all = folder.path().display().to_string();
+    for command in [
+        &["validate", "--no-doctor"][..],
+        &["calibrate", "--fit", "kernel", "--hold-back", "none", "--force", "-o", &path("mine.out")],
+    ] {
+        let (_, out, err) = collcast(&[command, &[&all, "-t", "h200x4", "--format", "json"]].concat());
+        let result: serde_json::Value = serde_json::from_str(&out).expect(&err);
+        let warnings = result["warnings"].to_string();
+        for part in ["run.log: 1 line left out as unreadable, ", "cut.csv: refused: row has 3 cells"] {
+            assert!(warnings.contains(part), "{command:?}: no {part:?} in {warnings} {err}");
+        }
+    }
+}
+
 /// Goal: what cannot be fitted is refused with the way out.
 #[test]
 fn bad_input_is_refused() {

@@ -159,7 +159,7 @@ const HEADER: &str = "collective,ranks,size_bytes,time_us";
 /// Goal: a time below a picosecond, which no type of ours holds, is as good as none.
 #[test]
 fn times_that_round_to_nothing_are_unusable() {
-    let text = format!("{HEADER}\nall_reduce,8,1024,5e-324\nall_reduce,8,2048,9e-7\nall_reduce,8,4096,1e-6\n");
+    let text = format!("{HEADER}\nall_reduce,8,1024,5e-324\nall_reduce,8,2048,9e-7\nall_reduce,8,4,1e-6\n");
     let report = read_texts(&[("t.csv", &text)]).unwrap();
     assert_eq!((report.files[0].rows, report.files[0].unusable), (1, 2));
 }
@@ -308,6 +308,48 @@ fn json_is_read_without_its_secrets() {
     assert!(!format!("{report:?}").contains("hunter2"));
 }
 
+/// Goal: ranks in JSON are those of all processes, of which it lists the first each; the `.toml` beside it and the rates of the
+/// rows win over the list. Calls made in groups or waited for are left out with the reason.
+#[test]
+fn json_lists_the_first_rank_of_each_process() {
+    let json = |config: &str, entries: &[(u32, &str)]| {
+        let entries: Vec<String> =
+            entries.iter().map(|(rank, host)| format!(r#"{{"rank": {rank}, "hostname": "{host}"}}"#)).collect();
+        let half = r#"{"time": 1087.641, "alg_bw": 246.805, "bus_bw": 431.909, "nwrong": 0}"#;
+        format!(
+            r#"{{"args": ["all_reduce_perf"], "config": {{{config}, "iterations": 20, "devices": [{}]}}, "results": [
+            {{"size": 268435456, "out_of_place": {half}, "in_place": {half}, "actual_iterations": 7}}]}}"#,
+            entries.join(", ")
+        )
+    };
+    let read = |text: &str, toml: &str| {
+        let report = read_texts(&[("r.json", text), ("r.toml", toml)]).map_err(|error| error.to_string())?;
+        let row = &report.measurements[0];
+        Ok::<_, String>((row.ranks, row.hosts, row.timing.map(|timing| timing.calls), report.files[0].notes.len()))
+    };
+    let eight: Vec<(u32, &str)> = (0..8).map(|rank| (rank, "a")).collect();
+    for (config, entries) in [
+        (r#""nthreads": 1, "ngpus": 8"#, &eight[..1]),
+        (r#""nthreads": 2, "ngpus": 4"#, &eight[..1]),
+        (r#""nthreads": 1, "ngpus": 1"#, &eight),
+        (r#""nthreads": 1, "ngpus": 8"#, &eight),
+    ] {
+        assert_eq!(read(&json(config, entries), ""), Ok((8, Some(1), Some(7), 0)), "{config} {entries:?}");
+    }
+    let two = json(r#""nthreads": 1, "ngpus": 8"#, &[(0, "a"), (8, "b")]);
+    let sixteen = two.replace("431.909", "462.759");
+    assert_eq!(read(&sixteen, ""), Ok((16, Some(2), Some(7), 0)));
+    assert_eq!(read(&two, "ranks = 8\n"), Ok((8, None, Some(7), 0)));
+    assert_eq!(read(&two, ""), Ok((8, None, Some(7), 1)));
+    for (config, why) in [
+        (r#""ngpus": 8, "aggregated_iterations": 10"#, "(-m 10)"),
+        (r#""ngpus": 8, "blocking_collectives": "true""#, "(-z)"),
+    ] {
+        let error = read(&json(config, &eight), "").unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
 /// Goal: wrong values count in whatever form their number is written, also those of the whole run; what is no count is
 /// refused and never taken for none.
 #[test]
@@ -339,6 +381,15 @@ fn wrong_values_in_json_are_counted() {
         let error = defects("0", bad).unwrap_err().to_string();
         assert!(error.contains("in `out_of_bounds`"), "{bad}: {error}");
     }
+    for (said, text) in [
+        (r#""errors": ["unhandled system error"]"#, "the run says: unhandled system error"),
+        (r#""average_bus_bandwidth": {"bandwidth": 100.5, "okay": "false"}"#, "average bus bandwidth of 100.5 GB/s"),
+    ] {
+        let found = defects("0", &format!("{okay}, {said}")).unwrap();
+        assert!(found.len() == 1 && found[0].text.contains(text), "{said}: {found:?}");
+    }
+    let healthy = r#""errors": [""], "average_bus_bandwidth": {"bandwidth": 100.5, "okay": "unchecked"}"#;
+    assert_eq!(defects("0", &format!("{okay}, {healthy}")), Ok(vec![]));
     // A time that was not printed does not hide what was wrong.
     let text = JSON.replace(r#""nwrong": "N/A""#, r#""nwrong": 7.000000"#);
     let report = read_texts(&[("r.json", &text)]).unwrap();
@@ -467,6 +518,7 @@ fn bad_input_is_refused_with_its_own_message() {
         ("a.csv", row("all_reduce,8,1024,fast"), vec!["`fast` in `time_us`: not a number"]),
         ("a.csv", row("all_reduce,8,1024,-5"), vec!["negative"]),
         ("a.csv", row("all_reduce,8,1024,1e300"), vec!["over 100 days"]),
+        ("a.csv", row("all_reduce,8,1073741824,4.038"), vec!["`4.038` in `time_us`: 465341 GB/s", "a.csv:2"]),
         ("a.csv", row("all_reduce,8,,5"), vec!["cell is empty", "a.csv:2"]),
         ("a.csv", row("all_reduce,8,1024"), vec!["3 cells; the header has 4"]),
         ("a.csv", row("all_reduce,8,1024,0.00"), vec!["1 rows are rounded to 0.00"]),
@@ -666,9 +718,20 @@ fn the_collective_is_found_wherever_it_is_said() {
             assert_eq!(asked(name, command, Some(Collective::Reduce)), Ok(Collective::AllReduce), "{command}");
         }
     }
-    for name in ["all_reduce.log", "allreduce-8.txt", "AllReduce_h100.log", "n1-all-reduce.log"] {
-        assert_eq!(asked(name, "", Some(Collective::Reduce)), Ok(Collective::AllReduce), "{name}");
+    for name in ["all_reduce.log", "allreduce-8.txt", "AllReduce_h100.log", "n1-all-reduce.log", "ncclAllReduce2.log"] {
+        assert_eq!(asked(name, "", None), Ok(Collective::AllReduce), "{name}");
+        let options = ReadOptions { collective: Some(Collective::Reduce), ..ReadOptions::default() };
+        let read = read_texts_with(&[(name, &table(PROCESSES, 1.0, 2))], options).unwrap();
+        assert_eq!(read.measurements[0].collective, Collective::Reduce, "{name}");
     }
+    let by_name = read_texts(&[("all_reduce.log", &table(PROCESSES, 1.75, 2))]).unwrap();
+    assert!(by_name.files[0].notes[0].text.contains("all_reduce by the file's name"), "{:?}", by_name.files[0].notes);
+    // Neither a part of a word nor a word of a script is a name.
+    for (name, before) in [("gathered_h100.log", ""), ("run.log", "all_reduce_perf done"), ("alltoallv.log", "")] {
+        assert!(asked(name, before, None).unwrap_err().to_string().contains("-c all_reduce"), "{name} {before}");
+    }
+    let sent = asked("all_to_all.log", "# Collective test starting: alltoallv_perf", None).unwrap_err().to_string();
+    assert!(sent.contains("none of the known collectives"), "{sent}");
     assert_eq!(asked("run.log", "", Some(Collective::AllReduce)), Ok(Collective::AllReduce));
     let error = asked("run.log", "", None).unwrap_err().to_string();
     for way in ["-c all_reduce", "the file's name", "run.toml"] {
@@ -909,5 +972,111 @@ fn what_a_profiler_does_not_time_is_left_out() {
         "1 calls are left out: they have no end",
     ] {
         assert!(told.contains(why), "{why}: {told}");
+    }
+}
+
+/// Goal: a run whose times are not those of calls is left out with the reason, and one that failed by its own words is
+/// defective.
+/// Method: a good log, with one line more or other devices.
+#[test]
+fn what_a_log_says_against_its_rows_is_heard() {
+    const START: &str = "# Collective test starting: all_reduce_perf\n";
+    let good = format!("{START}{}", table(PROCESSES, 1.75, 2));
+    let read = |text: &str| read_texts(&[("run.log", text)]);
+    assert!(read(&good).unwrap().files[0].defects.is_empty());
+
+    // Two hosts at once, each with its own ranks 0 to 7: lines in turn, devices one after the other, tables alone mixed.
+    let other = good.replace(" on n1 ", " on n2 ").replace("Pid 1", "Pid 2");
+    let in_turn: String = good.lines().zip(other.lines()).map(|(a, b)| format!("{a}\n{b}\n")).collect();
+    let (head, rows) = good.split_at(good.find("1048576 ").unwrap());
+    let (other_head, other_rows) = other.split_at(other.find("1048576 ").unwrap());
+    let rows: String = rows.lines().zip(other_rows.lines()).map(|(a, b)| format!("{a}\n{b}\n")).collect();
+    for mixed in [in_turn, format!("{head}{other_head}{rows}")] {
+        let error = read(&mixed).unwrap_err().to_string();
+        assert!(error.contains("several runs at once") && error.contains("MPI=1"), "{error}");
+    }
+    // A run that ended before its table is no other run at once.
+    let report = read(&format!("{other_head}{good}")).unwrap();
+    assert_eq!((report.measurements.len(), report.files[0].defects.len()), (6, 0));
+
+    for (line, says) in [
+        ("# Avg bus bandwidth    : 113.884 FAILED", "113.884 FAILED"),
+        ("h0: Test timeout (60s) common.cu:371", "Test timeout"),
+        (" .. h0 pid 1000: Test failure common.cu:583", "Test failure"),
+    ] {
+        let text = good.replace("# Avg bus bandwidth    : 200 ", line);
+        let report = read(&text).unwrap();
+        let [defect] = report.files[0].defects.as_slice() else { panic!("{line}: {:?}", report.files[0].defects) };
+        assert!(defect.text.contains(says), "{defect:?}");
+    }
+
+    let loops = |more: &str| good.replace(PROCESSES, &format!("{PROCESSES} warmup iters: 5 {more}"));
+    for (text, says) in [
+        (loops("iters: 20 agg iters: 10"), "10 calls in one group"),
+        (loops("iters: 20\n# Blocking Enabled: wait for completion after each collective"), "the host waits"),
+        (format!("# cmd: ./all_reduce_perf -z 1\n{good}"), "the host waits"),
+    ] {
+        let error = read(&text).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    for (text, calls, registered) in [
+        (loops("iters: 20 agg iters: 1"), None, false),
+        (loops("iters: 100 agg iters: 1"), Some(100), false),
+        (format!("# cmd: ./all_reduce_perf -n 1 -R 2\n{good}"), Some(1), true),
+        (format!("# cmd: ./all_reduce_perf -R 0\n{good}"), None, false),
+    ] {
+        let row = read(&text).unwrap().measurements.remove(0);
+        assert_eq!((row.timing.map(|timing| timing.calls), row.settings.registered), (calls, registered), "{text}");
+    }
+
+    // Containers that are all called alike.
+    let again: String = (8..16)
+        .map(|rank| {
+            format!(
+                "#  Rank {rank} Group 0 Pid {} on n1 device {} [0000:0{}:00] NVIDIA H100\n",
+                100 + rank,
+                rank - 8,
+                rank - 8
+            )
+        })
+        .collect();
+    let alike = table(PROCESSES, 1.875, 2).replace("#       size", &format!("{again}#       size"));
+    let report = read(&format!("{START}{alike}")).unwrap();
+    assert_eq!((report.measurements[0].ranks, report.measurements[0].hosts), (16, None));
+    assert!(report.files[0].notes[0].text.contains("nodes = N"), "{:?}", report.files[0].notes);
+}
+
+/// Goal: what launchers put before lines, and what `NCCL_DEBUG` writes into rows, takes no row away.
+#[test]
+fn tags_and_debug_lines_take_no_row_away() {
+    let good = format!("# Collective test starting: all_reduce_perf\n{}", table(PROCESSES, 1.75, 2));
+    let times = |text: &str| {
+        let report = read_texts(&[("run.log", text)]).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert_eq!((report.files[0].unreadable, report.files[0].notes.len()), (0, 0), "{:?}", report.files[0]);
+        let row = &report.measurements[0];
+        assert_eq!((row.ranks, row.hosts, row.launch), (8, Some(1), Some(Launch::Processes)));
+        report.measurements.iter().map(|row| (row.size, row.in_place, row.time)).collect::<Vec<_>>()
+    };
+    for tag in [
+        "node01: ",
+        "[0] ",
+        "2024-05-01 12:00:00 ",
+        "[2024-05-01 12:00:00] ",
+        "12:00:01 ",
+        "[pod/nccl-launcher/mpi] ",
+        "[prterun-multi-node-nccl-test-launcher-17@1,0]<stdout>: ",
+        "2024-05-01T12:00:00.123456Z [1,0]<stdout>:",
+    ] {
+        let tagged: String = good.lines().map(|line| format!("{tag}{line}\n")).collect();
+        assert_eq!(times(&tagged), times(&good), "{tag}");
+    }
+    let debug = "n-1:7:8 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}\n";
+    let before = good.replace(" sum -1 ", &format!(" sum -1{debug}{debug}"));
+    let halves = before.replace(" 0 25.00", &format!(" 0{debug}25.00"));
+    let behind = good.replace(" 0 \n", &format!(" 0{debug}"));
+    for text in [&before, &halves, &behind] {
+        assert_eq!(times(text), times(&good), "{text}");
+        let row = read_texts(&[("run.log", text)]).unwrap().measurements.remove(0);
+        assert_eq!(row.chosen.map(|choice| choice.algorithm), Some(Algorithm::Ring));
     }
 }

@@ -104,7 +104,7 @@ names!(
     /// The root ends with the reduction.
     Reduce = "reduce",
     /// Rank r ends with the r-th part of every input, in rank order.
-    AllToAll = "all_to_all" | "alltoallv" | "a2a",
+    AllToAll = "all_to_all" | "a2a",
     /// Rank r sends its buffer to rank r+1, as nccl-tests does it.
     SendRecv = "send_recv",
     /// The root ends with the inputs of all.

@@ -28,6 +28,7 @@ use crate::files::named_hash;
 use crate::profiles::{Folders, layered};
 use crate::validate::judged::can_be_asked;
 use crate::validate::judged::left_aside;
+use crate::validate::unread;
 use provenance::About;
 pub use request::Request;
 use rows::{Machines, Usable, error};
@@ -204,6 +205,7 @@ fn notes(request: &Request, machines: &Machines, usable: &Usable<'_>) -> Vec<Str
 fn warnings(read: &ReadReport, machines: &Machines, usable: &Usable<'_>, fit: &Fit) -> Vec<String> {
     let mut warnings: Vec<String> =
         read.files.iter().filter_map(FileReport::defect).chain(cut_runs(&read.files)).collect();
+    warnings.extend(read.files.iter().filter_map(unread));
     warnings.extend(usable.skipped.iter().map(|(why, n)| format!("{n} rows are not predicted: {why}")));
     warnings.extend(machines.topologies.first().into_iter().flat_map(|t| left_aside(&read.files, t)));
     warnings.extend(fit.estimates.iter().filter(|e| e.at_bound).map(|e| {

@@ -8,7 +8,7 @@ pub mod plots;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
+use collcast_hwbackend::read::{self, FileKind, FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
 use collcast_reports::model::Input;
 use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::domain::Basis;
@@ -315,7 +315,7 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         runs.iter_mut().for_each(|run| run.doubt = Doubt::UNKNOWN);
     }
     let mut outcome = beside_runs(request, read, runs);
-    outcome.warnings.extend(cut_runs(&good.files));
+    outcome.warnings.extend(cut_runs(&good.files).into_iter().chain(good.files.iter().filter_map(unread)));
     if alone > 0 {
         outcome.warnings.push(format!("{alone} rows have no counterpart among the good runs: they are not judged"));
     }
@@ -343,7 +343,7 @@ fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome 
     Outcome {
         inputs: inputs("measurements", read),
         notes: vec![rows_from(read)],
-        warnings: cut_runs(&read.files).into_iter().collect(),
+        warnings: cut_runs(&read.files).into_iter().chain(read.files.iter().filter_map(unread)).collect(),
         rows: Vec::new(),
         groups: Vec::new(),
         overall: Stats::default(),
@@ -487,6 +487,7 @@ fn warnings(read: &ReadReport, judged: &Verdicts<'_>, topology: &Topology, profi
     let skipped = |(reason, count)| format!("{count} rows are not predicted: {reason}");
     let mut warnings: Vec<String> = judged.skipped.iter().map(skipped).collect();
     warnings.extend(cut_runs(&read.files));
+    warnings.extend(read.files.iter().filter_map(unread));
     warnings.extend(left_aside(&read.files, topology));
     let seen = seen(read, profile);
     if seen > 0 {
@@ -496,6 +497,21 @@ fn warnings(read: &ReadReport, judged: &Verdicts<'_>, topology: &Topology, profi
         ));
     }
     warnings
+}
+
+/// A file of measurements that was not read, or of which lines were left out, with how many.
+pub(crate) fn unread(file: &FileReport) -> Option<String> {
+    match &file.outcome {
+        _ if matches!(file.kind, FileKind::Metadata | FileKind::Other) => None,
+        read::Outcome::Read if file.unreadable == 0 => None,
+        read::Outcome::Read => Some(format!(
+            "{}: {} left out as unreadable, {} read; `collcast validate --format json` names each",
+            file.path.display(),
+            plural(file.unreadable, "line", "lines"),
+            plural(file.rows, "row was", "rows were"),
+        )),
+        _ => file.warnings().into_iter().next(),
+    }
 }
 
 /// Files that the profile was fitted to.

@@ -6,10 +6,11 @@
 use std::collections::BTreeSet;
 
 use collcast_sim::collective::{Collective, Launch};
-use collcast_sim::measurement::{Measurement, Origin, Settings};
+use collcast_sim::measurement::{Measurement, Origin, Settings, Timing};
 use collcast_sim::units::{Bytes, SimDuration};
 use serde_json::Value;
 
+use super::bus::{Rate, Sample, bus_factor_fits, ranks_of_samples};
 use super::error::ReadError;
 use super::parsed::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, TIME_MIN_US, wrong_values};
 use super::program::collective_of_program;
@@ -62,7 +63,7 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
         out.reason = Some(format!("JSON without the `results` of nccl-tests -J; {}", outline(value)));
         return Ok(out);
     };
-    let run = match JsonRun::new(input, value, &mut out) {
+    let run = match JsonRun::new(input, value, results, &mut out) {
         Ok(run) => run,
         Err(reason) => {
             out.reason = Some(reason);
@@ -74,6 +75,7 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
         run.rows(input, lines.get(index).copied().unwrap_or(0), result, &mut out)?;
     }
     out_of_bounds(input, value, &mut out)?;
+    failures(input.text, value, &mut out);
     if out.rows.is_empty() {
         out.reason = Some(match out.unusable {
             0 => "its `results` are empty".to_owned(),
@@ -101,13 +103,16 @@ struct JsonRun {
     ranks: u32,
     hosts: Option<u32>,
     launch: Option<Launch>,
+    /// Calls of the timed loop that were asked for; a result says how many there were.
+    calls: Option<u32>,
     settings: Settings,
 }
 
 impl JsonRun {
     /// From what stands beside the results; says what is missing.
-    fn new(input: &Input<'_>, value: &Value, out: &mut Parsed) -> Result<Self, String> {
+    fn new(input: &Input<'_>, value: &Value, results: &[Value], out: &mut Parsed) -> Result<Self, String> {
         let config = value.get("config").unwrap_or(&Value::Null);
+        no_single_calls(config)?;
         let devices = config
             .get("devices")
             .or_else(|| value.get("devices"))
@@ -115,24 +120,24 @@ impl JsonRun {
             .map_or(&[][..], Vec::as_slice);
         let args = value.get("args").and_then(Value::as_array);
         let program = args.into_iter().flatten().filter_map(Value::as_str).find_map(collective_of_program);
-        let (collective, _) = input.collective(program)?;
-        let from_devices = devices
-            .iter()
-            .filter_map(|device| count(device.get("rank")?))
-            .max()
-            .and_then(|last| u32::try_from(last).ok()?.checked_add(1));
-        let Some(ranks) = from_devices.or(input.sidecar.ranks) else {
+        let named = input.collective(program)?;
+        let collective = named.0;
+        let each = ranks_of_entry(config, devices);
+        let last = devices.iter().filter_map(|device| number(device, "rank")).max();
+        let Some(listed) = input.sidecar.ranks.or_else(|| last?.checked_add(each)) else {
             return Err(format!(
                 "no `devices`, so no number of ranks; say `ranks = 16` in {}.toml beside the file",
                 input.stem
             ));
         };
+        let ranks = checked_ranks(input, named, listed, results, out)?;
         let hosts: BTreeSet<&str> = devices.iter().filter_map(|device| device.get("hostname")?.as_str()).collect();
         let host_names = hosts.iter().map(|&host| host.to_owned()).collect();
-        let hosts = (!hosts.is_empty() && devices.len() == ranks as usize)
-            .then(|| u32::try_from(hosts.len()).ok())
-            .flatten()
-            .or(input.sidecar.nodes);
+        let all_are_listed = devices.len() as u64 * u64::from(each) == u64::from(ranks);
+        let hosts = input
+            .sidecar
+            .nodes
+            .or_else(|| u32::try_from(hosts.len()).ok().filter(|&count| count > 0 && all_are_listed));
 
         let mut env = input.sidecar.env.clone();
         env.extend(environment(value.get("env").unwrap_or(&Value::Null)));
@@ -158,7 +163,7 @@ impl JsonRun {
         settings.registered = launch == Some(Launch::Graph);
         settings.host_names = host_names;
 
-        Ok(Self { collective, ranks, hosts, launch, settings })
+        Ok(Self { collective, ranks, hosts, launch, calls: number(config, "iterations"), settings })
     }
 
     /// The measurements of one result: out of place and in place.
@@ -174,10 +179,11 @@ impl JsonRun {
         let size = result.get("size").unwrap_or(&Value::Null);
         let size = count(size).ok_or_else(|| bad("size", size, "a number of bytes below 2^64"))?;
         let text = |key: &str| result.get(key).and_then(Value::as_str);
-        let root = result.get("root").and_then(|root| match root {
-            Value::String(text) => text.parse().ok(),
-            root => count(root).and_then(|root| u32::try_from(root).ok()),
-        });
+        let root = number(result, "root");
+        let calls = number(result, "actual_iterations").or(self.calls).filter(|&calls| calls > 0);
+        let loops =
+            calls.map(|calls| Timing { calls, ..Timing::default() }).filter(|&loops| loops != Timing::default());
+        let timing = input.sidecar.timing.or(loops);
         for (key, in_place) in [("out_of_place", false), ("in_place", true)] {
             let Some(half) = result.get(key) else {
                 out.unusable += 1;
@@ -202,7 +208,7 @@ impl JsonRun {
                 ranks: self.ranks,
                 hosts: self.hosts,
                 launch: self.launch,
-                timing: input.sidecar.timing,
+                timing,
                 dtype: text("type").and_then(|name| name.parse().ok()),
                 op: text("redop").and_then(|name| name.parse().ok()).filter(|_| self.collective.reduces()),
                 root: root.filter(|_| self.collective.rooted()),
@@ -218,6 +224,77 @@ impl JsonRun {
     }
 }
 
+/// Refuses runs of which no time is that of one call alone.
+fn no_single_calls(config: &Value) -> Result<(), String> {
+    if let Some(together) = number(config, "aggregated_iterations").filter(|&together| together > 1) {
+        return Err(format!(
+            "its calls were made in groups of {together} (-m {together}), so no time is that of one call; measure without -m"
+        ));
+    }
+    let blocking = config.get("blocking_collectives");
+    if blocking.is_some_and(|blocking| truth(blocking) == Some(true) || count(blocking).is_some_and(|way| way > 0)) {
+        return Err(
+            "its host waited for each call (-z), so times hold more than the call; measure without -z".to_owned()
+        );
+    }
+    Ok(())
+}
+
+/// How many ranks one of `devices` stands for: nccl-tests keeps only the first line of each process, so that its ranks are
+/// multiples of those of a process.
+fn ranks_of_entry(config: &Value, devices: &[Value]) -> u32 {
+    let count = |key: &str| number(config, key).filter(|&count| count > 0).unwrap_or(1);
+    let of_process = count("nthreads").saturating_mul(count("ngpus"));
+    let begins = |device: &Value| number(device, "rank").is_some_and(|rank| rank.is_multiple_of(of_process));
+    if devices.iter().all(begins) { of_process } else { 1 }
+}
+
+/// The ranks that are listed, unless the rates of the rows are those of another number. `by` says who named the collective.
+fn checked_ranks(
+    input: &Input<'_>,
+    (collective, by): (Collective, &str),
+    listed: u32,
+    results: &[Value],
+    out: &mut Parsed,
+) -> Result<u32, String> {
+    let halves = results.iter().flat_map(|result| [result.get("out_of_place"), result.get("in_place")]).flatten();
+    let samples: Vec<Sample> = halves
+        .filter_map(|half| Some(Sample { algbw: rate(half.get("alg_bw")?)?, busbw: rate(half.get("bus_bw")?)? }))
+        .collect();
+    if bus_factor_fits(collective, listed, &samples) {
+        return Ok(listed);
+    }
+    match ranks_of_samples(collective, &samples) {
+        Some((ranks, last)) if ranks == last => {
+            out.note(
+                None,
+                format!("{listed} ranks are named, but bus_bw / alg_bw is that of {ranks}; {ranks} is used"),
+            );
+            Ok(ranks)
+        }
+        Some(_) => Err(format!(
+            "{listed} ranks are named, but bus_bw / alg_bw is that of another number; say `ranks = N` in {}.toml beside the file",
+            input.stem
+        )),
+        None => {
+            out.note(
+                None,
+                format!(
+                    "bus_bw / alg_bw is not that of {collective} ({by}) over {listed} ranks, nor over any other number"
+                ),
+            );
+            Ok(listed)
+        }
+    }
+}
+
+/// A rate as far as its digits tell; `None` where there is none.
+fn rate(value: &Value) -> Option<Rate> {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let rate = text.parse::<f64>().ok().filter(|rate| rate.is_finite())?;
+    Some(Rate::written(&text, rate))
+}
+
 /// The time of one half in microseconds; with -C there is only the host's time, and the rate is the operation's.
 fn time_of_half(
     size: u64,
@@ -225,12 +302,12 @@ fn time_of_half(
     bad: &impl Fn(&str, &Value, &'static str) -> ReadError,
 ) -> Result<Option<f64>, ReadError> {
     match half.get("time") {
-        Some(time) => match number(time) {
+        Some(time) => match cell(time) {
             Number::Value(time) => Ok(Some(time)),
             Number::Absent => Ok(None),
             Number::Bad => Err(bad("time", time, "microseconds, or \"nan\"")),
         },
-        None => match half.get("alg_bw").map(number) {
+        None => match half.get("alg_bw").map(cell) {
             Some(Number::Value(rate)) if rate > 0.0 => Ok(Some(size as f64 / rate / 1e3)),
             _ => Ok(None),
         },
@@ -246,8 +323,7 @@ fn out_of_bounds(input: &Input<'_>, value: &Value, out: &mut Parsed) -> Result<(
     let line = line_of(input.text, "\"out_of_bounds\"", 0);
     let okay = match found.get("okay") {
         None => Some(true),
-        Some(Value::Bool(okay)) => Some(*okay),
-        Some(okay) => okay.as_str().and_then(|okay| okay.parse().ok()),
+        Some(okay) => truth(okay),
     };
     let count = found.get("count").and_then(wrong_count).flatten();
     let (Some(count), Some(okay)) = (count, okay) else {
@@ -262,6 +338,25 @@ fn out_of_bounds(input: &Input<'_>, value: &Value, out: &mut Parsed) -> Result<(
     };
     out.out_of_bounds(line, count, !okay);
     Ok(())
+}
+
+/// Errors that NCCL told, and a bandwidth below the one that was asked for.
+fn failures(text: &str, value: &Value, out: &mut Parsed) {
+    let errors = value.get("errors").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    for error in errors.filter(|error| !error.trim().is_empty()) {
+        out.defect(line_of(text, "\"errors\"", 0), format!("the run says: {}", shortened(error.trim())));
+    }
+    let average = value.get("average_bus_bandwidth").unwrap_or(&Value::Null);
+    if average.get("okay").and_then(truth) == Some(false) {
+        let reached = average.get("bandwidth").unwrap_or(&Value::Null);
+        out.defect(
+            line_of(text, "\"average_bus_bandwidth\"", 0),
+            format!(
+                "the run failed its own check: an average bus bandwidth of {} GB/s is too low",
+                shortened(&reached.to_string())
+            ),
+        );
+    }
 }
 
 /// Rows of our own results, by way of the columns that CSV has.
@@ -341,7 +436,7 @@ enum Number {
     Bad,
 }
 
-fn number(value: &Value) -> Number {
+fn cell(value: &Value) -> Number {
     match value {
         Value::Null => Number::Absent,
         Value::String(text) if matches!(text.as_str(), "nan" | "-nan" | "N/A" | "inf") => Number::Absent,
@@ -356,6 +451,16 @@ fn number(value: &Value) -> Number {
             }
         }
     }
+}
+
+/// A number below 2^32 under a key.
+fn number(value: &Value, key: &str) -> Option<u32> {
+    u32::try_from(count(value.get(key)?)?).ok()
+}
+
+/// `true`, or `"true"` as nccl-tests writes it.
+fn truth(value: &Value) -> Option<bool> {
+    value.as_bool().or_else(|| value.as_str()?.parse().ok())
 }
 
 fn count(value: &Value) -> Option<u64> {
@@ -375,11 +480,10 @@ fn wrong_count(value: &Value) -> Option<Option<f64>> {
 }
 
 fn launch(config: &Value) -> Option<Launch> {
-    let number = |key: &str| config.get(key).and_then(count);
-    if number("graph").is_some_and(|graph| graph > 0) {
+    if number(config, "graph").is_some_and(|graph| graph > 0) {
         return Some(Launch::Graph);
     }
-    match (number("nthreads")?, number("ngpus")?) {
+    match (number(config, "nthreads")?, number(config, "ngpus")?) {
         (_, gpus) if gpus > 1 => Some(Launch::SingleThread),
         (threads, _) if threads > 1 => Some(Launch::Threads),
         _ => Some(Launch::Processes),

@@ -14,7 +14,7 @@ use collcast_sim::nccl;
 use collcast_sim::units::{Bytes, SimDuration};
 
 use super::error::ReadError;
-use super::parsed::{EXPECTED_WRONG, Input, Parsed, is_prediction_mark, wrong_values};
+use super::parsed::{BY_NAME, EXPECTED_WRONG, Input, Parsed, is_prediction_mark, wrong_values};
 use super::program::collective_of_program;
 use super::settings::{Env, assignments, from_env, is_relevant, plain_version, version_of_code, words};
 use super::sidecar::shortened;
@@ -23,6 +23,10 @@ use run::{LogRun, rank_line};
 
 /// Longest line that is looked at; nccl-tests prints less than 300 bytes.
 const LINE_MAX: usize = 64 * 1024;
+/// What is said of runs whose lines are mixed.
+const SEVERAL: &str = "several runs at once in one log: nccl-tests was built without MPI=1?";
+/// Columns of nccl-tests' table, both halves.
+const COLUMNS: usize = 13;
 /// Most rank lines kept of one run.
 const RANK_LINES_MAX: usize = 1 << 20;
 
@@ -34,6 +38,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         run: LogRun::default(),
         env_lines: Env::new(),
         next_command: None,
+        open_row: None,
         nccl: None,
         runs: 0,
         choices_only: 0,
@@ -50,6 +55,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         }
         reader.line(number, line)?;
     }
+    reader.close_row()?;
     reader.finish_run()?;
     Ok(reader.finish())
 }
@@ -62,6 +68,8 @@ struct Reader<'a> {
     env_lines: Env,
     /// A command line that came after a table, of the run that comes next.
     next_command: Option<String>,
+    /// The line and text of a row that a line of NCCL_DEBUG broke off; its other cells come later.
+    open_row: Option<(u64, String)>,
     /// NCCL's version; holds for runs that do not say theirs.
     nccl: Option<String>,
     runs: u32,
@@ -72,7 +80,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn line(&mut self, number: u64, raw: &str) -> Result<(), ReadError> {
-        let line = without_prefix(raw.trim());
+        let line = without_prefixes(raw.trim());
         let commented = line.starts_with('#');
         let text = line.trim_start_matches('#').trim();
         if text.is_empty() || text.starts_with("```") {
@@ -83,14 +91,53 @@ impl Reader<'_> {
         }
         if commented {
             self.out.remark(line, &mut self.run.env);
+            self.close_row()?;
         }
-        if !commented && self.data_line(number, text)? {
+        if !commented && (self.broken_row(number, text)? || self.data_line(number, text)?) {
             return Ok(());
         }
         if !self.header_line(number, text, commented)? {
             self.comma_lines += usize::from(text.matches(',').count() >= 4);
             self.debug_lines += usize::from(text.contains("NCCL INFO"));
             self.out.other_lines += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether it was a piece of a row into which NCCL_DEBUG wrote.
+    fn broken_row(&mut self, number: u64, text: &str) -> Result<bool, ReadError> {
+        let is_cell = |text: &str| text == "N/A" || text.parse::<f64>().is_ok();
+        let begins = |cells: &str| looks_like_row(&cells.split_whitespace().take(64).collect::<Vec<_>>());
+        let (cells, said) = match cut_by_nccl(text) {
+            Some((cells, said)) if self.open_row.is_some() || begins(cells) => (cells, Some(said)),
+            None if text.split_whitespace().all(is_cell) => (text, None),
+            _ if text.contains("NCCL ") => return Ok(false),
+            _ => {
+                self.close_row()?;
+                return Ok(false);
+            }
+        };
+        let (first, row) = match self.open_row.take() {
+            Some((first, open)) => (first, format!("{open} {cells}")),
+            None if said.is_some() => (number, cells.to_owned()),
+            None => return Ok(false),
+        };
+        let columns = self.run.columns.as_ref().map_or(COLUMNS, Vec::len);
+        if row.split_whitespace().count() < columns {
+            self.open_row = Some((first, row));
+        } else {
+            self.data_line(first, &row)?;
+        }
+        if let Some(said) = said {
+            self.header_line(number, said, false)?;
+        }
+        Ok(true)
+    }
+
+    /// The rest of a broken row did not come.
+    fn close_row(&mut self) -> Result<(), ReadError> {
+        if let Some((number, row)) = self.open_row.take() {
+            self.data_line(number, &row)?;
         }
         Ok(())
     }
@@ -164,7 +211,7 @@ impl Reader<'_> {
         if self.table_line(number, text)? {
             return Ok(true);
         }
-        if text.contains("_perf") {
+        if is_command(text) {
             match self.run.rows.is_empty() {
                 true if self.run.collective.is_none() => self.command(text),
                 true => {}
@@ -200,8 +247,16 @@ impl Reader<'_> {
             self.threads(text);
             return Ok(true);
         }
+        if text.starts_with("Blocking Enabled") {
+            self.run.blocking = Some(1);
+            return Ok(true);
+        }
         if text == "Using devices" {
             self.next_run()?;
+            // A run that ended before its table has listed its devices.
+            self.run.ranks.clear();
+            self.run.gpus_used.clear();
+            self.run.same_gpu = false;
             return Ok(true);
         }
         if text.starts_with("Rank ") && text.contains(" device ") {
@@ -227,9 +282,16 @@ impl Reader<'_> {
                 .find(|pair| pair[0].trim_end_matches(':') == key)
                 .and_then(|pair| pair[1].parse::<u32>().ok())
         };
+        // `warmup iters: 5 iters: 20 agg iters: 1`.
+        let iters = |is_meant: &dyn Fn(&str) -> bool| {
+            let of = words.windows(3).find(|three| three[1] == "iters:" && is_meant(three[0]));
+            of.and_then(|three| three[2].parse::<u32>().ok())
+        };
         self.run.threads = value("nThread");
         self.run.gpus = value("nGpus");
         self.run.graph = value("graph");
+        self.run.calls = iters(&|before| before.parse::<u32>().is_ok()).or(self.run.calls);
+        self.run.together = iters(&|before| before == "agg").or(self.run.together);
     }
 
     /// A device line: where a rank ran.
@@ -238,8 +300,13 @@ impl Reader<'_> {
             Some((rank, place)) if self.run.ranks.len() < RANK_LINES_MAX => {
                 // The bus and not the number: that changes with CUDA_VISIBLE_DEVICES.
                 let bus = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-                self.run.gpus_used.extend(bus.map(|(bus, _)| (place.0.clone(), shortened(bus))));
-                self.run.ranks.insert(rank, place);
+                let gpu = bus.map(|(bus, _)| (place.0.clone(), shortened(bus)));
+                match self.run.ranks.insert(rank, place.clone()) {
+                    Some(earlier) if earlier != place => self.several_at_once(number),
+                    Some(_) => {}
+                    None => self.run.same_gpu |= gpu.as_ref().is_some_and(|gpu| self.run.gpus_used.contains(gpu)),
+                }
+                self.run.gpus_used.extend(gpu);
                 // What follows the bus: `[0000:00:06] NVIDIA H200`.
                 self.out.gpus.extend(text.split_once("] ").map(|(_, name)| shortened(name.trim())));
             }
@@ -248,6 +315,14 @@ impl Reader<'_> {
                 let text = format!("`{}` is not a device line", shortened(text));
                 self.out.note(Some(number), text);
             }
+        }
+    }
+
+    /// Lines of several runs are mixed: no row can be told to be of one of them.
+    fn several_at_once(&mut self, number: u64) {
+        if !self.run.mixed {
+            self.run.mixed = true;
+            self.out.defect(number, SEVERAL.to_owned());
         }
     }
 
@@ -312,14 +387,26 @@ impl Reader<'_> {
         }
         if text.starts_with("Avg bus bandwidth") {
             self.run.finished = true;
+            // The second such line after the same rows.
+            if self.run.averaged.replace(self.run.rows.len()) == Some(self.run.rows.len()) {
+                self.several_at_once(number);
+            }
+            if text.ends_with("FAILED") {
+                self.says(number, text);
+            }
             return Ok(true);
         }
-        if text.contains("Test NCCL failure") || text.contains("Test CUDA failure") {
-            let text = format!("the run says: {}", shortened(text));
-            self.out.defect(number, text);
+        // nccl-tests' `common.h`; the last is what callers of a call that failed print.
+        if ["Test NCCL failure", "Test CUDA failure", "Test timeout", "Test failure"].iter().any(|s| text.contains(s)) {
+            self.says(number, text);
             return Ok(true);
         }
         Ok(false)
+    }
+
+    /// A run that failed by its own words.
+    fn says(&mut self, number: u64, text: &str) {
+        self.out.defect(number, format!("the run says: {}", shortened(text)));
     }
 
     /// Refuses a table in other units than nccl-tests', which are `(B) (elements) (us) (GB/s)`.
@@ -398,6 +485,10 @@ impl Reader<'_> {
                 "-t" | "--nthreads" => &mut self.run.threads,
                 "-g" | "--ngpus" => &mut self.run.gpus,
                 "-G" | "--cudagraph" => &mut self.run.graph,
+                "-n" | "--iters" => &mut self.run.calls,
+                "-m" | "--agg_iters" => &mut self.run.together,
+                "-z" | "--blocking" => &mut self.run.blocking,
+                "-R" | "--local_register" => &mut self.run.register,
                 _ => continue,
             };
             *slot = slot.or(value);
@@ -463,15 +554,22 @@ impl Reader<'_> {
             self.out.lack(first_line, format!("{text}; its rows are left out"));
             return Ok(());
         }
+        if let Some(text) = run.problem() {
+            self.out.lack(first_line, format!("{text}; its rows are left out"));
+            return Ok(());
+        }
         let found = self.input.collective(run.collective);
-        let found = found.and_then(|named| Ok((named.0, run.ranks(named, self.input, &mut self.out)?)));
-        let (collective, ranks) = match found {
+        let found = found.and_then(|named| Ok((named, run.ranks(named, self.input, &mut self.out)?)));
+        let ((collective, by), ranks) = match found {
             Ok(found) => found,
             Err(text) => {
                 self.out.lack(first_line, text);
                 return Ok(());
             }
         };
+        if by == BY_NAME {
+            self.out.note_once(None, format!("it is taken for {collective} by the file's name"));
+        }
         let hosts = run.hosts(ranks, sidecar, &mut self.out);
         let launch = run.launch().or(sidecar.launch);
 
@@ -485,8 +583,8 @@ impl Reader<'_> {
         }
         env.retain(|name, _| is_relevant(name));
         settings.nccl = self.nccl.clone().or_else(|| sidecar.nccl.clone());
-        // nccl-tests takes its buffers from `ncclMemAlloc`.
-        settings.registered = launch == Some(Launch::Graph);
+        // nccl-tests takes its buffers from `ncclMemAlloc`; `-R` registers them (1 local, 2 symmetric).
+        settings.registered = launch == Some(Launch::Graph) || run.register.is_some_and(|how| how > 0);
         let named: BTreeSet<&String> = run.ranks.values().map(|(host, _, _)| host).filter(|h| !h.is_empty()).collect();
         settings.host_names = named.into_iter().cloned().collect();
         settings.gpus = run.gpus_used.iter().cloned().collect();
@@ -514,7 +612,7 @@ impl Reader<'_> {
                     ranks,
                     hosts,
                     launch,
-                    timing: sidecar.timing,
+                    timing: sidecar.timing.or(run.timing()),
                     dtype: row.dtype,
                     op: row.op.filter(|_| collective.reduces()),
                     root: row.root.filter(|_| collective.rooted()),
@@ -551,36 +649,84 @@ impl Reader<'_> {
     }
 }
 
-/// Without the tags that launchers put before a line: `[1,0]<stdout>:`, `0: `, a container's `name | `, and the time before them.
-fn without_prefix(line: &str) -> &str {
+/// Whether a line runs a test: a flag follows the program, or the line begins as commands do.
+fn is_command(text: &str) -> bool {
+    let Some((_, after)) = text.split_once("_perf") else { return false };
+    let after = after.strip_prefix("_mpi").unwrap_or(after).trim_start();
+    let is_flag = |c: char| c == '-' || c.is_ascii_alphabetic();
+    let has_flag = after.strip_prefix('-').is_some_and(|flag| flag.starts_with(is_flag));
+    let first = text.split_whitespace().next().unwrap_or_default();
+    let is_launcher = matches!(first, "mpirun" | "mpiexec" | "prterun" | "srun");
+    has_flag || is_launcher || first.starts_with(['+', '$', '/']) || first.contains("./") || first.starts_with("~/")
+}
+
+/// Where a line of NCCL_DEBUG begins in the midst of a row: the cells before `host:pid:tid [n] NCCL`, and the rest. The last
+/// cell has no space after it, so that hosts which begin with a digit cannot be told from it.
+fn cut_by_nccl(text: &str) -> Option<(&str, &str)> {
+    let (before, _) = text.split_once("] NCCL ")?;
+    let (before, _) = before.rsplit_once(" [")?;
+    let at = before.rfind(' ')? + 1;
+    let word = &before[at..];
+    let digits = word.trim_start_matches('-').trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let host = word.strip_prefix("N/A").unwrap_or(digits);
+    let is_cut = host.len() < word.len() && host.starts_with(|c: char| c.is_ascii_alphabetic()) && host.contains(':');
+    is_cut.then(|| text.split_at(at + word.len() - host.len()))
+}
+
+/// Without all tags before a line.
+fn without_prefixes(mut line: &str) -> &str {
+    while let Some(rest) = without_prefix(line) {
+        line = rest.trim_start();
+    }
+    line
+}
+
+/// Without a tag that launchers put before a line: `[1,0]<stdout>:`, `0: `, a container's `name | `, the time; before what
+/// nccl-tests prints also `node01: ` of pdsh, `[0] ` of Hydra, `[pod/name/container] ` of kubectl.
+fn without_prefix(line: &str) -> Option<&str> {
     if let Some((time, rest)) = line.split_once(' ')
-        && time.len() >= 19
-        && time.as_bytes()[..4].iter().all(u8::is_ascii_digit)
-        && time.contains('T')
-        && time.contains(':')
+        && is_time(time)
     {
-        return without_prefix(rest.trim_start());
+        return Some(rest);
     }
     if let Some((tag, rest)) = line.split_once(" | ")
         && tag.len() <= 64
-        && tag.trim_end().bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
-        && !tag.trim().is_empty()
+        && is_name(tag.trim_end())
     {
-        return rest.trim_start();
+        return Some(rest);
     }
     if line.starts_with('[')
         && let Some((tag, rest)) = line.split_once(">:")
-        && tag.len() < 32
+        && tag.len() < 256
         && tag.contains("]<std")
     {
-        return rest.trim_start();
+        return Some(rest);
     }
     if let Some((tag, rest)) = line.split_once(": ")
-        && !tag.is_empty()
-        && tag.len() <= 6
-        && tag.bytes().all(|b| b.is_ascii_digit())
+        && (tag.len() <= 6 && tag.bytes().all(|b| b.is_ascii_digit()) && !tag.is_empty()
+            || tag.len() <= 256 && is_name(tag) && is_of_tests(rest))
     {
-        return rest.trim_start();
+        return Some(rest);
     }
-    line
+    let (tag, rest) = line.strip_prefix('[')?.split_once("] ")?;
+    (tag.len() <= 256 && is_of_tests(rest)).then_some(rest)
+}
+
+/// A date, a time of day or both, such as `12:00:01`.
+fn is_time(word: &str) -> bool {
+    word.len() >= 8
+        && word.starts_with(|c: char| c.is_ascii_digit())
+        && word.bytes().all(|b| b.is_ascii_digit() || b"-:/.,TZ+".contains(&b))
+        && word.matches(['-', ':', '/']).count() >= 2
+}
+
+/// A host or a container.
+fn is_name(tag: &str) -> bool {
+    !tag.is_empty() && tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+}
+
+/// A comment or a row of nccl-tests.
+fn is_of_tests(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with('#') || line.starts_with(|c: char| c.is_ascii_digit()) && line.split_whitespace().count() >= 8
 }

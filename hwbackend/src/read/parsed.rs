@@ -21,6 +21,9 @@ pub(super) const TIME_MAX_US: f64 = 100.0 * 86_400.0 * 1e6;
 /// Shortest time that is one: a picosecond, the unit of times. A row with less has as little of a time as one of 0.00.
 pub(super) const TIME_MIN_US: f64 = 1e-6;
 
+/// Who named a collective that only the file's name tells.
+pub(super) const BY_NAME: &str = "by the file's name";
+
 /// Begins a line in forecasts of ours that ask for what no row says.
 pub const UNSAID: &str = "rows do not say ";
 /// Begins the line in results of ours that lists NCCL's variables.
@@ -33,8 +36,8 @@ pub struct ReadOptions {
     pub allow_predicted: bool,
     /// Keep rows that two files hold alike (a log and its CSV) twice.
     pub keep_duplicates: bool,
-    /// The collective of logs and JSON of nccl-tests that name none, neither inside, nor in the `.toml` beside them, nor in
-    /// the file's name.
+    /// The collective of logs and JSON of nccl-tests that name none, neither inside nor in the `.toml` beside them. It goes
+    /// before the file's name.
     pub collective: Option<Collective>,
 }
 
@@ -58,17 +61,17 @@ pub(super) struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// The collective that was run: what the file says inside, else the `.toml` beside it, its name, or who asks; and which
+    /// The collective that was run: what the file says inside, else the `.toml` beside it, who asks, or its name; and which
     /// of these, for messages.
     ///
     /// # Errors
     /// Where none says, with the ways out.
     pub(super) fn collective(&self, said: Option<Collective>) -> Result<(Collective, &'static str), String> {
-        let named = || collective_in_name(self.stem).map(|name| (name, "by the file's name"));
+        let named = || collective_in_name(self.stem).map(|name| (name, BY_NAME));
         (said.map(|said| (said, "by the file itself")))
             .or(self.sidecar.collective.map(|beside| (beside, "by the .toml beside it")))
-            .or_else(named)
             .or(self.options.collective.map(|asked| (asked, "as it was asked for")))
+            .or_else(named)
             .ok_or_else(|| {
                 format!(
                     "it does not say its collective; name it with `-c all_reduce`, in the file's name (all_reduce.log), or as \

@@ -9,7 +9,8 @@ pub(super) fn collective_of_program(name: &str) -> Option<Collective> {
     name.strip_suffix("_perf")?.parse().ok()
 }
 
-/// The collective that a file name speaks of: of several spellings in it the first of the list.
+/// The collective that a file name speaks of, in whole words (`all-reduce`, `AllReduce`, `allreduce8`): of several spellings
+/// in it the first of the list.
 pub(super) fn collective_in_name(stem: &str) -> Option<Collective> {
     const SPELLINGS: [(&str, Collective); 11] = [
         ("reducescatter", Collective::ReduceScatter),
@@ -24,6 +25,19 @@ pub(super) fn collective_in_name(stem: &str) -> Option<Collective> {
         ("bcast", Collective::Broadcast),
         ("a2a", Collective::AllToAll),
     ];
-    let plain: String = stem.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
-    SPELLINGS.iter().find(|(spelling, _)| plain.contains(spelling)).map(|&(_, collective)| collective)
+    let words: Vec<String> = stem
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+        .collect();
+    let is_said = |spelling: &str| {
+        (1..=3).any(|count| {
+            words.windows(count).any(|some| {
+                let text = some.concat();
+                let text = text.strip_prefix("nccl").unwrap_or(&text);
+                text.trim_end_matches(|c: char| c.is_ascii_digit()) == spelling
+            })
+        })
+    };
+    SPELLINGS.iter().find(|(spelling, _)| is_said(spelling)).map(|&(_, collective)| collective)
 }

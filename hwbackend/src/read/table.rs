@@ -21,6 +21,8 @@ use super::sidecar::{message, shortened};
 /// Most columns, and longest line: far more than any table of measurements has.
 const COLUMNS_MAX: usize = 1000;
 const LINE_MAX: usize = 64 * 1024;
+/// Most bus bandwidth that can be meant, in GB/s of each GPU: eleven times the 900 GB/s of NVLink 5.
+const BUSBW_MAX: f64 = 10_000.0;
 const NEEDED: [&str; 3] = ["collective", "ranks", "size_bytes"];
 const TIMES: [&str; 3] = ["time_us", "algbw_gbps", "busbw_gbps"];
 /// Columns that are used where they are there.
@@ -553,9 +555,15 @@ impl TableRow<'_> {
         let Some(time_us) = time_us.filter(|&time| time >= TIME_MIN_US && size.0 > 0) else {
             return Ok(None);
         };
+        let column = TIMES.into_iter().zip([time, algbw, busbw]).find(|&(_, value)| positive(value).is_some());
+        let column = column.map_or("time_us", |(column, _)| column);
         if time_us > TIME_MAX_US {
-            let column = TIMES.into_iter().find(|column| self.cell(column).is_some()).unwrap_or("time_us");
             return Err(self.bad(column, "a time of over 100 days", "microseconds"));
+        }
+        let reached = size.0 as f64 * factor / time_us / 1e3;
+        if ranks > 1 && reached > BUSBW_MAX && !self.input.options.allow_predicted {
+            let problem = format!("{reached:.0} GB/s of bus bandwidth a GPU, which no machine has");
+            return Err(self.bad(column, problem, "us and GB/s without separators of thousands (4038, not 4.038)"));
         }
         let rate = |column: &str, value: f64| Rate::written(self.cell(column).unwrap_or_default(), value);
         let sample = algbw.zip(busbw).map(|(alg, bus)| {

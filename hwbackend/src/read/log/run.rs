@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use collcast_sim::collective::{Collective, Launch};
-use collcast_sim::measurement::Choice;
+use collcast_sim::measurement::{Choice, Timing};
 
+use super::SEVERAL;
 use super::row::{LogRow, is_time};
 use crate::read::bus::{Sample, bus_factor_fits, ranks_of_samples};
 use crate::read::parsed::{Input, Parsed};
@@ -20,10 +21,22 @@ pub(super) struct LogRun {
     pub(super) threads: Option<u32>,
     pub(super) gpus: Option<u32>,
     pub(super) graph: Option<u32>,
+    /// Calls of the timed loop (`-n`), and how many of them go into one group (`-m`).
+    pub(super) calls: Option<u32>,
+    pub(super) together: Option<u32>,
+    /// Whether the host waits after each call (`-z`), and NCCL registers the buffers (`-R`).
+    pub(super) blocking: Option<u32>,
+    pub(super) register: Option<u32>,
     /// Rank to (host, process, device).
     pub(super) ranks: BTreeMap<u32, (String, u64, u32)>,
     /// Host of each GPU, and its place on the PCIe bus.
     pub(super) gpus_used: BTreeSet<(String, String)>,
+    /// Two ranks have the same GPU of the same host.
+    pub(super) same_gpu: bool,
+    /// Lines of several runs are mixed.
+    pub(super) mixed: bool,
+    /// Rows before its last average.
+    pub(super) averaged: Option<usize>,
     /// What NCCL_DEBUG says of the communicator.
     pub(super) debug_ranks: Option<u32>,
     pub(super) debug_hosts: Option<u32>,
@@ -109,6 +122,25 @@ impl LogRun {
         }
     }
 
+    /// Why no time of it is that of a call, if so.
+    pub(super) fn problem(&self) -> Option<String> {
+        if self.mixed {
+            return Some(SEVERAL.to_owned());
+        }
+        if let Some(calls) = self.together.filter(|&calls| calls > 1) {
+            return Some(format!("`agg iters: {calls}` (-m): times are of {calls} calls in one group"));
+        }
+        let blocking = self.blocking.is_some_and(|how| how > 0);
+        blocking.then(|| "`Blocking Enabled` (-z): times are of calls that the host waits for".to_owned())
+    }
+
+    /// The loop that was timed, where it is not of 20 calls.
+    pub(super) fn timing(&self) -> Option<Timing> {
+        let usual = Timing::default();
+        let calls = self.calls.filter(|&calls| calls > 0 && calls != usual.calls)?;
+        Some(Timing { calls, ..usual })
+    }
+
     /// Halves of its table, by the names above it: out of place and in place, or one that somebody kept.
     pub(super) fn halves(&self) -> usize {
         self.columns.as_ref().map_or(2, |columns| columns.iter().filter(|name| is_time(name)).count())
@@ -123,6 +155,12 @@ impl LogRun {
     pub(super) fn hosts(&self, ranks: u32, sidecar: &Sidecar, out: &mut Parsed) -> Option<u32> {
         if let Some(nodes) = sidecar.nodes {
             return Some(nodes);
+        }
+        if self.same_gpu {
+            let text = "two ranks have the same GPU of the same host: hosts share a name; say `nodes = N` in the .toml beside \
+                        the file";
+            out.note_once(None, text.to_owned());
+            return self.debug_hosts;
         }
         let names: BTreeSet<&str> = self.ranks.values().map(|(host, _, _)| host.as_str()).collect();
         let named = u32::try_from(names.len()).ok()?;
