@@ -16,7 +16,7 @@ use collcast_topologies::error::Source;
 use collcast_topologies::file::parse;
 use serde::{Deserialize, Serialize};
 
-use super::today::{FAILS, Picked};
+use super::picked::{FAILS, Picked};
 use crate::error::Error;
 use crate::files::{content_hash, read_text};
 use crate::values::plural;

@@ -6,7 +6,7 @@ use collcast_sim::collective::Collective;
 use serde::Serialize;
 
 use super::baseline::{Measured, size_name, span};
-use super::today::Picked;
+use super::picked::Picked;
 
 /// What a forecast depends on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]

@@ -11,8 +11,9 @@ use collcast_sim::profile::{Constant, Profile};
 use super::baseline::{Baseline, Constants, Entries, Entry, Recorded, digits};
 use super::changed::{Changed, InputChange};
 use super::finding::{Cause, Finding, Versions, What};
+use super::picked::Picked;
 use super::suite::Tolerance;
-use super::today::{Machine, Picked, Setup, pick, time, time_as, time_now};
+use super::today::{Machine, Setup, pick, time, time_as, time_now};
 use crate::error::Error;
 use crate::site::Told;
 

@@ -8,6 +8,7 @@ mod baseline;
 mod changed;
 mod finding;
 mod judge;
+mod picked;
 mod suite;
 mod today;
 
@@ -31,8 +32,8 @@ pub use changed::{Changed, InputChange, Moved};
 pub(crate) use finding::signed;
 pub use finding::{Cause, Finding, Kind, Versions, What};
 use judge::{Judged, judge};
+pub use picked::Picked;
 pub use suite::{MachineSpec, MeasuredSpec, Suite, Tolerance, json_schema};
-pub use today::Picked;
 use today::{Machine, Timed};
 
 /// What is held against what.

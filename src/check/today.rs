@@ -1,11 +1,9 @@
 //! What is predicted today: NCCL's choices over sizes, and times at a few of them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fmt::Write as _;
-use std::str::FromStr;
 
-use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
+use collcast_sim::collective::{Collective, DataType, Launch};
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::nccl::Plan;
 use collcast_sim::nccl::{Tuner, Version};
@@ -15,9 +13,9 @@ use collcast_sim::schedule::Call;
 use collcast_sim::topology::{Gpu, Nic, Topology, VertexKind};
 use collcast_sim::units::{Bandwidth, Bytes};
 use rayon::prelude::*;
-use serde::Serialize;
 
 use super::baseline::{Constants, Entries, Entry, Recorded};
+use super::picked::Picked;
 use super::suite::MachineSpec;
 use crate::confidence::{Grounds, On};
 use crate::error::Error;
@@ -43,51 +41,6 @@ pub(super) struct Setup {
     pub(super) launch: Launch,
     /// The machine's variables, the suite's, its own; of a name given twice, the last.
     pub(super) env: Vec<(String, String)>,
-}
-
-/// NCCL's choice for one call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Picked {
-    /// What is run.
-    Runs {
-        /// Its algorithm.
-        algorithm: Algorithm,
-        /// Its protocol.
-        protocol: Protocol,
-        /// Its channels.
-        channels: u32,
-    },
-    /// NCCL would return an error.
-    Fails,
-}
-
-pub(super) const FAILS: &str = "NCCL fails";
-
-impl fmt::Display for Picked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Runs { algorithm, protocol, channels } => write!(f, "{algorithm}/{protocol} {channels}ch"),
-            Self::Fails => f.write_str(FAILS),
-        }
-    }
-}
-
-impl FromStr for Picked {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        if text == FAILS {
-            return Ok(Self::Fails);
-        }
-        let (pair, channels) = text.split_once(' ').ok_or(())?;
-        let (algorithm, protocol) = pair.split_once('/').ok_or(())?;
-        Ok(Self::Runs {
-            algorithm: algorithm.parse().map_err(|_| ())?,
-            protocol: protocol.parse().map_err(|_| ())?,
-            channels: channels.strip_suffix("ch").ok_or(())?.parse().map_err(|_| ())?,
-        })
-    }
 }
 
 impl<'s> Machine<'s> {
@@ -453,17 +406,6 @@ mod tests {
     use collcast_sim::topology::LinkKind;
 
     use super::*;
-
-    /// Goal: choices read back as they are written.
-    #[test]
-    fn choices_read_back() {
-        let runs = Picked::Runs { algorithm: Algorithm::NvlsTree, protocol: Protocol::Ll128, channels: 24 };
-        assert_eq!(runs.to_string(), "nvls_tree/ll128 24ch");
-        for picked in [runs, Picked::Fails] {
-            assert_eq!(picked.to_string().parse(), Ok(picked));
-        }
-        assert_eq!("tree/ll".parse::<Picked>(), Err(()));
-    }
 
     /// Goal: the hash of a machine does not move with our code. Method: the text that it is of, as the first baselines
     /// were written with it.

@@ -19,12 +19,10 @@ use super::program::collective_of_program;
 use super::settings::{Env, assignments, from_env, is_relevant, plain_version, version_of_code, words};
 use super::sidecar::shortened;
 use row::{Fields, LogRow, by_columns, by_shape, columns, looks_like_row, without_timestamp};
-use run::{LogRun, rank_line};
+use run::{LogRun, SEVERAL, rank_line};
 
 /// Longest line that is looked at; nccl-tests prints less than 300 bytes.
 const LINE_MAX: usize = 64 * 1024;
-/// What is said of runs whose lines are mixed.
-const SEVERAL: &str = "several runs at once in one log: nccl-tests was built without MPI=1?";
 /// Columns of nccl-tests' table, both halves.
 const COLUMNS: usize = 13;
 /// Most rank lines kept of one run.

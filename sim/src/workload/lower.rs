@@ -11,20 +11,18 @@ use super::graph::{
     Compute, MAX_PIECES, Mechanisms, Mover, Op, OpGraph, Program, What, WorkloadError, is_communication,
 };
 use super::lowered::{Lowered, OpRun, Part};
-use super::outcome::Step;
 use crate::collective::Algorithm;
 use crate::engine::flows::{Use, WEIGHT_ONE};
-use crate::engine::{Gate, Instance, Section, TaskSpec, run};
+use crate::engine::{Gate, Instance, TaskSpec};
 use crate::ids::{LinkId, Rank};
-use crate::network::{join, lay};
-use crate::predict::{Choice, PredictError};
+use crate::predict::Choice;
 use crate::schedule::Schedule;
 use crate::schedule::wiring::UNUSED;
 use crate::topology::Topology;
 use crate::units::SimDuration;
 
 /// Capacity of what is shared, whatever it is: all of it.
-const WHOLE: u64 = 1_000_000_000_000_000;
+pub(super) const WHOLE: u64 = 1_000_000_000_000_000;
 /// Units of a flow a picosecond alone. Where flows meet in a resource all get the same units a
 /// second: so those of calls are in proportion to what they use of their busiest link, which
 /// shares links by bytes, and those of computations are all of it.
@@ -37,12 +35,12 @@ const MOST_BLOCKS: usize = 16;
 pub(super) const MAX_TASKS: u64 = 1_500_000;
 
 /// The resources of a rank.
-struct Own {
+pub(super) struct Own {
     sms: u32,
     /// By number of tiles: the SMs as whole rounds of them see them.
     rounds: Vec<(u32, u32)>,
-    memory: u32,
-    blocks: u32,
+    pub(super) memory: u32,
+    pub(super) blocks: u32,
     streams: Vec<u32>,
 }
 
@@ -79,23 +77,23 @@ struct Launched<'g> {
     host: Option<u32>,
 }
 
-struct Builder<'s, 'g> {
+pub(super) struct Builder<'s, 'g> {
     simulator: &'s Simulator<'s>,
     graph: &'g OpGraph,
     classes: &'g Classes,
     mechanisms: Mechanisms,
-    resources: Vec<u64>,
-    own: Vec<Own>,
-    specs: Vec<TaskSpec>,
-    tasks: Vec<(usize, Part)>,
-    ops: Vec<OpRun>,
+    pub(super) resources: Vec<u64>,
+    pub(super) own: Vec<Own>,
+    pub(super) specs: Vec<TaskSpec>,
+    pub(super) tasks: Vec<(usize, Part)>,
+    pub(super) ops: Vec<OpRun>,
     met: FxHashMap<Meeting, Met>,
     /// In the order of first use: every result has to be the same every time.
     meetings: Vec<Meeting>,
     /// Footprints by class of groups and call.
     alone: FxHashMap<(usize, Option<usize>, Option<Asked>), Arc<Footprint>>,
     /// Calls as schedules, with the tasks of their ranks in the order of the group: for slices.
-    jobs: Option<Vec<Job>>,
+    pub(super) jobs: Option<Vec<Job>>,
 }
 
 /// A part of a computation's kernel.
@@ -112,11 +110,11 @@ struct Piece {
     room: u32,
 }
 
-struct Job {
-    view: Topology,
-    schedule: Schedule,
-    group: usize,
-    bodies: Vec<u32>,
+pub(super) struct Job {
+    pub(super) view: Topology,
+    pub(super) schedule: Schedule,
+    pub(super) group: usize,
+    pub(super) bodies: Vec<u32>,
 }
 
 /// Lowers a graph with one flow for each call.
@@ -158,7 +156,12 @@ fn bad(rank: Rank, op: usize, label: &str, reason: String) -> WorkloadError {
 }
 
 impl<'s, 'g> Builder<'s, 'g> {
-    fn new(simulator: &'s Simulator<'s>, graph: &'g OpGraph, classes: &'g Classes, mechanisms: Mechanisms) -> Self {
+    pub(super) fn new(
+        simulator: &'s Simulator<'s>,
+        graph: &'g OpGraph,
+        classes: &'g Classes,
+        mechanisms: Mechanisms,
+    ) -> Self {
         Self {
             simulator,
             graph,
@@ -188,7 +191,7 @@ impl<'s, 'g> Builder<'s, 'g> {
     }
 
     /// Lowers the program of the rank that stands for a class.
-    fn rank(&mut self, lane: usize) -> Result<(), WorkloadError> {
+    pub(super) fn rank(&mut self, lane: usize) -> Result<(), WorkloadError> {
         let graph = self.graph;
         let (rank, _) = self.classes.ranks[lane];
         let spec = &graph.ranks[rank.index()];
@@ -611,7 +614,7 @@ impl<'s, 'g> Builder<'s, 'g> {
     }
 
     /// Every call has all its ranks.
-    fn check_meetings(&self) -> Result<(), WorkloadError> {
+    pub(super) fn check_meetings(&self) -> Result<(), WorkloadError> {
         for key in &self.meetings {
             let met = &self.met[key];
             let members = &self.graph.groups[met.group];
@@ -737,90 +740,4 @@ enum Lost {
 fn units_of(footprint: &Footprint) -> u64 {
     let most = footprint.links.iter().map(|l| l.1).fold(0.0, f64::max);
     if footprint.links.is_empty() { FULL } else { ((most * FULL as f64).ceil() as u64).clamp(1, FULL) }
-}
-
-/// Runs a graph with every slice: the lanes of all calls and the tasks in one instance.
-pub(super) fn slices(
-    simulator: &Simulator<'_>,
-    graph: &OpGraph,
-    mechanisms: Mechanisms,
-) -> Result<Step, WorkloadError> {
-    let classes = super::fold::unfolded(graph);
-    let mut builder = Builder::new(simulator, graph, &classes, mechanisms);
-    builder.jobs = Some(Vec::new());
-    for lane in 0..classes.ranks.len() {
-        builder.rank(lane)?;
-    }
-    builder.check_meetings()?;
-    let jobs = builder.jobs.take().unwrap_or_default();
-    let profile = simulator.predictor().profile();
-    let laid = (jobs.iter())
-        .map(|job| lay(&job.view, profile, &simulator.settings.transport, &job.schedule))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(PredictError::from)?;
-    // Kernels of all jobs, one after another: which task starts each, and on which rank.
-    let mut starts: Vec<(u32, usize)> = Vec::new();
-    for job in &jobs {
-        for (&rank, &body) in graph.groups[job.group].iter().zip(&job.bodies) {
-            starts.push((body, rank.index()));
-        }
-    }
-    let mut instance = join(laid, false).instance;
-    let base = u32::try_from(instance.resources.len()).unwrap_or(UNUSED);
-    for spec in &mut builder.specs {
-        spec.uses.iter_mut().chain(&mut spec.holds).for_each(|used| used.0 += base);
-    }
-    for (kernel, &(body, _)) in (0..).zip(&starts) {
-        builder.specs[body as usize].kernels.push(kernel);
-    }
-    if mechanisms.interference {
-        // What a computation takes from blocks it takes from each lane of its rank, and what lanes
-        // send takes memory.
-        let mut lanes_of: Vec<Vec<(u32, u64)>> = vec![Vec::new(); graph.ranks.len()];
-        let per_byte = profile.traffic_per_byte() / profile.memory(simulator.device.memory);
-        let weight = (per_byte * WHOLE as f64 * WEIGHT_ONE as f64) as u64;
-        let conns = Arc::make_mut(&mut instance.conns);
-        let mut senders: Vec<SmallVec<[u32; 1]>> = vec![SmallVec::new(); conns.len()];
-        for lane in &instance.lanes {
-            let rank = starts[lane.kernel as usize].1;
-            let rate = instance.resources[lane.issue.0 as usize];
-            if !lanes_of[rank].contains(&(lane.issue.0, rate)) {
-                lanes_of[rank].push((lane.issue.0, rate));
-            }
-            for &conn in lane.send.iter().filter(|&&c| c != UNUSED) {
-                let (senders, memory) = (&mut senders[conn as usize], builder.own[rank].memory + base);
-                if !senders.contains(&memory) {
-                    senders.push(memory);
-                }
-            }
-        }
-        for (conn, senders) in conns.iter_mut().zip(senders) {
-            // Ranks that send over one connection together, as of NVLS, share its bytes.
-            let weight = weight / senders.len().max(1) as u64;
-            for memory in senders {
-                conn.uses.push(Section::Transfer, (memory, weight));
-            }
-        }
-        let blocks: FxHashMap<u32, usize> =
-            builder.own.iter().enumerate().map(|(rank, own)| (own.blocks + base, rank)).collect();
-        for spec in &mut builder.specs {
-            let Some(at) = spec.holds.iter().position(|held| blocks.contains_key(&held.0)) else { continue };
-            let (resource, held) = spec.holds.remove(at);
-            let share = held as f64 / WHOLE as f64;
-            let lanes = &lanes_of[blocks[&resource]];
-            spec.holds.extend(lanes.iter().map(|&(lane, rate)| (lane, (rate as f64 * share) as u64)));
-        }
-    }
-    instance.resources.extend(builder.resources);
-    instance.tasks = builder.specs;
-    let lowered = Lowered {
-        instance,
-        tasks: builder.tasks,
-        ops: builder.ops,
-        lanes: classes.ranks.clone(),
-        links: FxHashMap::default(),
-        slices: true,
-    };
-    let outcome = run(&lowered.instance, &mut simulator.predictor().teller().clone()).map_err(WorkloadError::run)?;
-    Ok(super::outcome::of(graph, &lowered, &outcome))
 }

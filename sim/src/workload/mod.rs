@@ -25,6 +25,7 @@ mod graph;
 mod lower;
 mod lowered;
 mod outcome;
+mod slices;
 
 use crate::engine::run;
 use crate::ids::Rank;
@@ -67,7 +68,7 @@ impl Simulator<'_> {
         // Without communication there are no slices, only ranks that wait for each other.
         let flows = || lower::flows(self, graph, &folded, mechanisms);
         let step = if level == Level::Slices && mechanisms.communication {
-            lower::slices(self, graph, mechanisms)
+            slices::slices(self, graph, mechanisms)
         } else {
             let lowered = flows()?;
             let outcome = run(&lowered.instance, &mut teller).map_err(WorkloadError::run);

@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::measurement::{Choice, Timing};
 
-use super::SEVERAL;
 use super::row::{LogRow, is_time};
 use crate::read::bus::{Sample, bus_factor_fits, ranks_of_samples};
 use crate::read::parsed::{Input, Parsed};
 use crate::read::settings::Env;
 use crate::read::sidecar::Sidecar;
+
+/// What is said of runs whose lines are mixed.
+pub(super) const SEVERAL: &str = "several runs at once in one log: nccl-tests was built without MPI=1?";
 
 /// What is known of the run whose table comes next or is being read.
 #[derive(Default)]
