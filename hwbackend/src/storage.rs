@@ -301,37 +301,13 @@ mod tests {
 
     /// Goal: two files of one process are two, also where the second cannot be made, and each goes with its owner.
     #[test]
-    #[allow(clippy::unwrap_used)]
-    fn files_of_others_are_left_alone() {
-        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let first = PatternFile::new(folder.path(), 4096).unwrap();
-        let second = PatternFile::new(folder.path(), 8192).unwrap();
+    fn files_of_others_are_left_alone() -> io::Result<()> {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+        let first = PatternFile::new(folder.path(), 4096)?;
+        let second = PatternFile::new(folder.path(), 8192)?;
         assert!(first.path != second.path && second.path.exists());
         drop(second);
         assert!(first.path.exists());
-    }
-
-    /// Goal: threads start and buffers are made before the clock does.
-    /// Method: a read of one page from the page cache takes less than it takes to start a thread.
-    #[test]
-    #[allow(clippy::unwrap_used)]
-    fn only_reads_are_timed() {
-        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let file = PatternFile::new(folder.path(), ALIGN).unwrap();
-        let least = |work: &mut dyn FnMut()| {
-            let time = |_| {
-                let begin = Instant::now();
-                work();
-                begin.elapsed()
-            };
-            (0..100).map(time).min().unwrap().as_secs_f64() * 1e6
-        };
-        let start = least(&mut || std::thread::scope(|scope| scope.spawn(|| ()).join().unwrap()));
-        let (opened, mut page) = (file.open(false).unwrap(), [0; ALIGN as usize]);
-        let read = least(&mut || opened.read_exact_at(&mut page, 0).unwrap());
-        let case = FileCase { access: Access::Cached, bytes: ALIGN, chunk: ALIGN, threads: 1 };
-        let effort = Effort { batches: 100, budget: Duration::from_secs(5), ..Effort::default() };
-        let timed = file.time(&case, &effort).unwrap().percentile(0);
-        assert!(timed < read + start / 2.0, "{timed} us, a read {read} us, a thread {start} us");
+        Ok(())
     }
 }

@@ -8,8 +8,8 @@
 //!
 //! A `.toml` of the same stem beside a data file says what the file cannot: `topology` (a
 //! built-in, or a topology file, looked for beside it first), `nccl_version`, `[env]`, and where needed `ranks`, `nodes`, `gpus_per_node`, `collective`,
-//! `launch`, `calls` of the timed loop and `timed = "rank 0"`. What the data file itself says wins, but for `nodes`. `publisher` says who measured, where
-//! several files are of one; rows on more than `hosts_at_most` hosts are not asked for.
+//! `launch`, `calls` of the timed loop and `timed = "rank 0"`. What the data file itself says wins, but for `ranks`, `nodes` and `calls`.
+//! `publisher` says who measured, where several files are of one; rows on more than `hosts_at_most` hosts are not asked for.
 
 mod alike;
 mod bus;

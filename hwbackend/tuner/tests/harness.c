@@ -14,6 +14,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "log.h"
+
 #define ALGORITHMS 7
 #define PROTOCOLS 3
 
@@ -42,11 +44,9 @@ int ncclGetVersion(int *out) {
 static void own_logger(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
   va_list values;
   (void)flags, (void)file, (void)line;
-  fprintf(stderr, "log %d ", level);
   va_start(values, format);
-  vfprintf(stderr, format, values);
+  print_log(level, format, values);
   va_end(values);
-  fputc('\n', stderr);
 }
 
 static logger_t logger = own_logger;
