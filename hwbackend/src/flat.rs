@@ -133,7 +133,7 @@ impl Flat {
                 threads: worker.threads,
                 records: Vec::new(),
                 ports: worker.recv.iter().map(end(false)).chain(worker.send.iter().map(end(true))).collect(),
-                tokens: worker.tokens.clone(),
+                tokens: worker.tokens.to_vec(),
                 signals: 0,
             };
             let ends = lane.ports.len() + lane.tokens.len();

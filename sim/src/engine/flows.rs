@@ -42,8 +42,6 @@ struct Flow {
     work: u128,
     rate: u64,
     since: u64,
-    /// Where it stands among those that end, [`UNUSED`] without a rate.
-    place: u32,
     /// Stamp of the solution for which it is filled anew.
     seen: u32,
     /// Number of the filling in which it has its rate, or is known to keep it.
@@ -118,7 +116,12 @@ pub struct Flows {
 
 /// When each flow will end if nothing changes, in ps: a heap, in which a flow whose rate changes moves.
 #[derive(Clone, Debug, Default)]
-struct Ends(Vec<(u64, u32)>);
+struct Ends {
+    heap: Vec<(u64, u32)>,
+    /// By flow: where it stands in the heap; [`UNUSED`] without a rate. Apart from the flows, so that moves in the heap touch
+    /// little memory.
+    places: Vec<u32>,
+}
 
 impl Flows {
     /// No flows over resources of the given capacities (units per second; 0 counts as 1).
@@ -133,11 +136,12 @@ impl Flows {
     pub fn start(&mut self, now: u64, bytes: u64, uses: &[Use], tag: u32) -> u32 {
         let id = self.free.pop().unwrap_or_else(|| {
             self.flows.push(Flow::default());
+            self.ends.places.push(UNUSED);
             u32::try_from(self.flows.len() - 1).unwrap_or(u32::MAX)
         });
         let flow = &mut self.flows[id as usize];
         flow.work = u128::from(bytes) * WORK_PER_BYTE;
-        (flow.rate, flow.next, flow.most, flow.place) = (0, 1, 0, UNUSED);
+        (flow.rate, flow.next, flow.most) = (0, 1, 0);
         flow.since = now;
         flow.tag = tag;
         flow.uses.clear();
@@ -162,12 +166,12 @@ impl Flows {
     /// The flow that ends first if nothing changes, and when, in ps; flows started since the last [`Self::solve`] are
     /// left out.
     pub fn next(&self) -> Option<(u64, u32)> {
-        self.ends.0.first().copied()
+        self.ends.heap.first().copied()
     }
 
     /// Ends a flow and says whose it was.
     pub fn end(&mut self, id: u32) -> u32 {
-        self.ends.remove(&mut self.flows, id);
+        self.ends.remove(id);
         let flow = &mut self.flows[id as usize];
         let tag = flow.tag;
         let (uses, rate) = (std::mem::take(&mut flow.uses), u128::from(flow.rate));
@@ -276,7 +280,7 @@ impl Flows {
             *used = *used + u128::from(weight) * u128::from(rate) - u128::from(weight) * u128::from(flow.rate);
         }
         let end = flow.set_rate(now, rate);
-        self.ends.set(&mut self.flows, id, end);
+        self.ends.set(id, end);
     }
 
     /// Solves a resource that has room and holds nobody back any more, or one flow that shares nothing of what it uses: as
@@ -680,53 +684,53 @@ impl Ends {
     /// Children of a node: fewer levels than with two.
     const CHILDREN: usize = 4;
 
-    fn set(&mut self, flows: &mut [Flow], id: u32, end: u64) {
-        let mut at = flows[id as usize].place as usize;
-        if at >= self.0.len() {
-            at = self.0.len();
-            self.0.push((end, id));
+    fn set(&mut self, id: u32, end: u64) {
+        let mut at = self.places[id as usize] as usize;
+        if at >= self.heap.len() {
+            at = self.heap.len();
+            self.heap.push((end, id));
         }
-        self.0[at].0 = end;
-        self.sift(flows, at);
+        self.heap[at].0 = end;
+        self.sift(at);
     }
 
-    fn remove(&mut self, flows: &mut [Flow], id: u32) {
-        let at = std::mem::replace(&mut flows[id as usize].place, UNUSED) as usize;
-        if at < self.0.len() {
-            self.0.swap_remove(at);
-            if at < self.0.len() {
-                self.sift(flows, at);
+    fn remove(&mut self, id: u32) {
+        let at = std::mem::replace(&mut self.places[id as usize], UNUSED) as usize;
+        if at < self.heap.len() {
+            self.heap.swap_remove(at);
+            if at < self.heap.len() {
+                self.sift(at);
             }
         }
     }
 
     /// Moves what is at a place to where it belongs.
-    fn sift(&mut self, flows: &mut [Flow], mut at: usize) {
-        let moving = self.0[at];
+    fn sift(&mut self, mut at: usize) {
+        let moving = self.heap[at];
         while at > 0 {
             let parent = (at - 1) / Self::CHILDREN;
-            if self.0[parent] <= moving {
+            if self.heap[parent] <= moving {
                 break;
             }
-            self.put(flows, at, self.0[parent]);
+            self.put(at, self.heap[parent]);
             at = parent;
         }
         loop {
             let first = at * Self::CHILDREN + 1;
-            let children = first..(first + Self::CHILDREN).min(self.0.len());
-            let Some(least) = children.min_by_key(|&child| self.0[child]).filter(|&child| self.0[child] < moving)
+            let children = first..(first + Self::CHILDREN).min(self.heap.len());
+            let Some(least) = children.min_by_key(|&child| self.heap[child]).filter(|&child| self.heap[child] < moving)
             else {
                 break;
             };
-            self.put(flows, at, self.0[least]);
+            self.put(at, self.heap[least]);
             at = least;
         }
-        self.put(flows, at, moving);
+        self.put(at, moving);
     }
 
-    fn put(&mut self, flows: &mut [Flow], at: usize, entry: (u64, u32)) {
-        self.0[at] = entry;
-        flows[entry.1 as usize].place = u32::try_from(at).unwrap_or(UNUSED);
+    fn put(&mut self, at: usize, entry: (u64, u32)) {
+        self.heap[at] = entry;
+        self.places[entry.1 as usize] = u32::try_from(at).unwrap_or(UNUSED);
     }
 }
 
@@ -921,21 +925,20 @@ mod tests {
         /// Goal: whatever moves or goes, the first is the first of all.
         #[test]
         fn ends_are_in_order(changes in prop::collection::vec((0_u32..40, any::<Option<u16>>()), 1..200)) {
-            let mut flows = vec![Flow { place: UNUSED, ..Flow::default() }; 40];
-            let mut ends = Ends::default();
+            let mut ends = Ends { heap: Vec::new(), places: vec![UNUSED; 40] };
             let mut plain = std::collections::BTreeMap::new();
             for (id, end) in changes {
                 match end.map(u64::from) {
                     Some(end) => {
-                        ends.set(&mut flows, id, end);
+                        ends.set(id, end);
                         plain.insert(id, end);
                     }
                     None => {
-                        ends.remove(&mut flows, id);
+                        ends.remove(id);
                         plain.remove(&id);
                     }
                 }
-                prop_assert_eq!(ends.0.first().copied(), plain.iter().map(|(&id, &end)| (end, id)).min());
+                prop_assert_eq!(ends.heap.first().copied(), plain.iter().map(|(&id, &end)| (end, id)).min());
             }
         }
     }

@@ -9,7 +9,7 @@ use super::flows::{Use, WEIGHT_ONE};
 use super::uses::{Section, Uses};
 use crate::schedule::Schedule;
 use crate::schedule::program::{State, Step};
-use crate::schedule::wiring::Wired;
+use crate::schedule::wiring::{Ends, Wired};
 use crate::units::{Bandwidth, Bytes, SimDuration, SimTime};
 
 /// A FIFO between lanes, as the hardware carries it. Its ends are all ports that list it: a slot
@@ -98,11 +98,11 @@ pub struct LaneSpec {
     /// Where its program starts.
     pub start: State,
     /// Receive connections by port; [`UNUSED`](crate::schedule::wiring::UNUSED) where none.
-    pub recv: Vec<u32>,
+    pub recv: Ends,
     /// Send connections by port; [`UNUSED`](crate::schedule::wiring::UNUSED) where none.
-    pub send: Vec<u32>,
+    pub send: Ends,
     /// Lanes whose signals its instructions wait for; [`UNUSED`](crate::schedule::wiring::UNUSED) where none.
-    pub tokens: Vec<u32>,
+    pub tokens: Ends,
     /// Its warps' instruction rate: a resource in bytes per second, of a send from memory.
     pub issue: Use,
     /// Where it has a part of those warps for itself: a resource like theirs, and how many times as long its loads take

@@ -11,6 +11,9 @@ use crate::ids::{ChannelId, Lane, Rank};
 /// Stands for a port that is never used (a rank's connection to itself).
 pub const UNUSED: u32 = u32::MAX;
 
+/// Connections or workers by port. Most workers have few: those take no memory of their own.
+pub type Ends = SmallVec<[u32; 4]>;
+
 /// A worker with its connections numbered.
 #[derive(Clone, Debug)]
 pub struct Wired {
@@ -25,11 +28,11 @@ pub struct Wired {
     /// Where it starts.
     pub start: State,
     /// Connections behind its receive ports.
-    pub recv: Vec<u32>,
+    pub recv: Ends,
     /// Connections behind its send ports.
-    pub send: Vec<u32>,
+    pub send: Ends,
     /// Lanes of its rank that it may wait for, as indices of workers; [`UNUSED`] where nobody is.
-    pub tokens: Vec<u32>,
+    pub tokens: Ends,
     /// Threads that move its data.
     pub threads: u32,
     /// The lane of its block whose threads these are.
@@ -162,8 +165,8 @@ impl Wiring {
                 workers.push(index);
                 Ok(id)
             };
-            let recv = worker.recv.iter().map(|c| number(c, false)).collect::<Result<Vec<_>, _>>()?;
-            let send = worker.send.iter().map(|c| number(c, true)).collect::<Result<Vec<_>, _>>()?;
+            let recv = worker.recv.iter().map(|c| number(c, false)).collect::<Result<Ends, _>>()?;
+            let send = worker.send.iter().map(|c| number(c, true)).collect::<Result<Ends, _>>()?;
             let start = schedule.templates[worker.template].start(&worker.parameters);
             if !worker.tokens.is_empty() {
                 waits.push((index, worker.tokens));
@@ -176,7 +179,7 @@ impl Wiring {
                 start,
                 recv,
                 send,
-                tokens: Vec::new(),
+                tokens: Ends::new(),
                 threads: worker.threads,
                 team: schedule.team(lane),
                 others: worker.others,
