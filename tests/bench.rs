@@ -150,6 +150,7 @@ fn bad_requests_are_refused() {
     let world = [("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")];
     for (args, env, says) in [
         (&["--dtype", "float64", "-s", "8"][..], &[][..], "float64"),
+        (&["--dtype", "f8e4m3", "-s", "8"], &[], "float8_e4m3"),
         (&["--op", "prod", "-s", "8"], &[], "prod"),
         (&["-s", "4G"], &[], "smaller --size"),
         (&["--budget", "0"], &[], "a time from 1ms"),

@@ -34,6 +34,7 @@ fn nic(b: &mut TopologyBuilder, host: HostId, name: &str, index: u32, rail: bool
         rail: rail.then_some(index),
         card: None,
         management: false,
+        latency: None,
     });
     b.vertex(format!("{name}/nic{index}"), kind, Some(host))
 }
@@ -185,6 +186,7 @@ fn many_nics() -> Topology {
                         rail: None,
                         card: None,
                         management: false,
+                        latency: None,
                     });
                     let nic = b.vertex(format!("{name}/efa{n}"), kind, Some(host));
                     b.duplex(nic, switch, link(LinkKind::Pcie, 16, 63.0));
@@ -202,6 +204,7 @@ fn many_nics() -> Topology {
                     rail: None,
                     card: None,
                     management: true,
+                    latency: None,
                 });
                 let nic = b.vertex(format!("{name}/ens32"), kind, Some(host));
                 b.duplex(nic, cpu, link(LinkKind::Pcie, 8, 15.75));

@@ -248,13 +248,17 @@ names!(
     Float32 = "float32" | "float" | "f32" | "fp32",
     /// IEEE double.
     Float64 = "float64" | "double" | "f64" | "fp64",
+    /// 8-bit float of 4 bits of exponent, from NCCL 2.24 on.
+    Float8E4m3 = "float8_e4m3" | "f8e4m3" | "fp8e4m3" | "float8_e4m3fn",
+    /// 8-bit float of 5 bits of exponent, from NCCL 2.24 on.
+    Float8E5m2 = "float8_e5m2" | "f8e5m2" | "fp8e5m2",
 );
 
 impl DataType {
     /// Bytes of one element.
     pub fn size(self) -> u64 {
         match self {
-            Self::Int8 | Self::Uint8 => 1,
+            Self::Int8 | Self::Uint8 | Self::Float8E4m3 | Self::Float8E5m2 => 1,
             Self::Float16 | Self::Bfloat16 => 2,
             Self::Int32 | Self::Uint32 | Self::Float32 => 4,
             Self::Int64 | Self::Uint64 | Self::Float64 => 8,
@@ -267,6 +271,8 @@ impl DataType {
             Self::Float32 => "float",
             Self::Float64 => "double",
             Self::Float16 => "half",
+            Self::Float8E4m3 => "f8e4m3",
+            Self::Float8E5m2 => "f8e5m2",
             other => other.name(),
         }
     }
@@ -306,6 +312,14 @@ mod tests {
             [("fp16", DataType::Float16), ("FP32", DataType::Float32), ("ncclFloat64", DataType::Float64)]
         {
             assert_eq!(text.parse(), Ok(dtype));
+        }
+        for (text, dtype) in [
+            ("float8_e4m3", DataType::Float8E4m3),
+            ("ncclFloat8e5m2", DataType::Float8E5m2),
+            ("fp8_e5m2", DataType::Float8E5m2),
+        ] {
+            assert_eq!((text.parse(), dtype.size()), (Ok(dtype), 1));
+            assert_eq!(dtype.nccl_tests_name().parse(), Ok(dtype));
         }
         assert_eq!("scat".parse::<Collective>().unwrap_err().suggestion.as_deref(), Some("scatter"));
         let error = "al_reduse".parse::<Collective>().unwrap_err();

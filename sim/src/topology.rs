@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::ids::{HostId, LinkId, Rank, VertexId};
 use crate::nccl::Version;
-use crate::units::{Bandwidth, Bytes};
+use crate::units::{Bandwidth, Bytes, SimDuration};
 
 /// What carries bytes between two vertices.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
@@ -154,6 +154,8 @@ pub struct Nic {
     pub card: Option<u32>,
     /// For ssh and storage, not for collectives.
     pub management: bool,
+    /// What it reports to NCCL as its latency, where that is known.
+    pub latency: Option<SimDuration>,
 }
 
 /// What a vertex is.

@@ -10,7 +10,7 @@ use collcast_sim::nccl::aws::Platform;
 use collcast_sim::nccl::cost::place;
 use collcast_sim::nccl::graphs::{CpuVendor, Graph, Graphs, Pattern};
 use collcast_sim::nccl::settings::{Environment, pair};
-use collcast_sim::nccl::{Cell, CsvTuner, Layer, Model, NcclSettings, Tuner, Version, shared_choices};
+use collcast_sim::nccl::{Candidate, Cell, CsvTuner, Layer, Model, NcclSettings, Tuner, Version, shared_choices};
 use collcast_sim::schedule::Call;
 use collcast_sim::units::Bytes;
 
@@ -235,7 +235,7 @@ fn pairs_are_closed_by_rule() {
             Cell::On(_) => "",
         }
     };
-    use Algorithm::{CollnetDirect, Nvls, NvlsTree, Pat, Ring, Tree};
+    use Algorithm::{CollnetChain, CollnetDirect, Nvls, NvlsTree, Pat, Ring, Tree};
     use Collective::{AllGather, AllReduce, Broadcast, ReduceScatter};
     use Protocol::{Ll, Ll128, Simple};
     let reduce = call(AllReduce, &a, 1 << 20);
@@ -251,6 +251,22 @@ fn pairs_are_closed_by_rule() {
     assert!(closed(&a, &[], &max, Nvls, Simple).contains("only sums"));
     let max_half = Call { dtype: DataType::Float16, ..max };
     assert_eq!(closed(&a, &[], &max_half, Nvls, Simple), "");
+    // A network sums what ranks have scaled; NVSwitch does not average.
+    let mean = Call { op: ReduceOp::Avg, ..reduce.clone() };
+    assert!(closed(&a, &[], &mean, Nvls, Simple).contains("NVSwitch does sum"));
+    let mut sharp = machine("b");
+    (sharp.collnet, sharp.collnet_chain) = (true, Some(sharp.tree.clone()));
+    let by_network = |op| {
+        closed(
+            &sharp,
+            &["NCCL_COLLNET_ENABLE=1"],
+            &Call { op, ..call(AllReduce, &sharp, 1 << 20) },
+            CollnetChain,
+            Simple,
+        )
+    };
+    assert_eq!([ReduceOp::Sum, ReduceOp::Avg].map(by_network), ["", ""]);
+    assert!(by_network(ReduceOp::Prod).contains("switches do sum"));
     let average = Call { op: ReduceOp::Avg, ..call(ReduceScatter, &c, 1 << 20) };
     assert!(closed(&c, &[], &average, Pat, Simple).contains("average"));
     assert_eq!(closed(&c, &["NCCL_PAT_ENABLE=0"], &call(AllGather, &c, 1), Pat, Simple), "NCCL_PAT_ENABLE is 0");
@@ -272,6 +288,32 @@ fn pairs_are_closed_by_rule() {
     assert!(closed(&far, &["NCCL_LL128_C2C=0"], &far_call, Ring, Ll128).contains("NIC"));
     far.ring.type_inter = PathClass::Phb;
     assert!(closed(&far, &[], &far_call, Ring, Ll128).contains("NIC"));
+}
+
+/// Goal: NCCL adds 8-bit floats of more than eight ranks in no ring where it has anything else, and in no switch.
+#[test]
+fn rings_are_the_last_resort_for_8_bit_floats() {
+    let chosen = |name: &str, collective, dtype| {
+        let graphs = machine(name);
+        let call = Call::of_size(collective, graphs.ranks, Bytes(1 << 30), dtype);
+        choice(&default_model(&graphs), None, &call)
+    };
+    let (reduce, gather) = (Collective::AllReduce, Collective::AllGather);
+    for dtype in [DataType::Float8E4m3, DataType::Float8E5m2] {
+        assert_eq!(chosen("c", reduce, dtype), "tree/simple by cost table");
+        assert_eq!(chosen("c", gather, dtype), "ring/simple by cost table");
+        assert_eq!(chosen("a", reduce, dtype), "ring/simple by cost table", "eight ranks, and no NVLS");
+    }
+    assert_eq!(chosen("c", reduce, DataType::Float16), "ring/simple by cost table");
+    assert_eq!(chosen("a", reduce, DataType::Float16), "nvls/simple by cost table");
+    let graphs = machine("c");
+    let call = |dtype| Call::of_size(reduce, graphs.ranks, Bytes(1 << 20), dtype);
+    let of_ring = |dtype| {
+        let decision = default_model(&graphs).decide(None, &call(dtype)).unwrap();
+        let is_ring = |c: &&Candidate| (c.algorithm, c.protocol) == (Algorithm::Ring, Protocol::Simple);
+        decision.candidates.iter().find(is_ring).unwrap().time_us.unwrap()
+    };
+    assert_eq!(of_ring(DataType::Float8E4m3), 1024.0 * of_ring(DataType::Int8));
 }
 
 /// Goal: what `NCCL_ALGO` leaves, by version: an error since 2.24, ring before; until 2.21 ring

@@ -10,7 +10,7 @@ use collcast_sim::ids::{ChannelId, Rank};
 use collcast_sim::measurement::PeerAccess;
 use collcast_sim::nccl::Version;
 use collcast_sim::nccl::search::{Options, Sends, graphs};
-use collcast_sim::nccl::{Interface, PathClass, Ports, Transport};
+use collcast_sim::nccl::{CrossNic, Interface, NicsPerGpu, PathClass, Ports, Transport};
 use collcast_sim::network::{Hop, Leg, Route, Router};
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings, Warning};
 use collcast_sim::profile::{Constant, Layer};
@@ -56,6 +56,7 @@ fn spines_and_nics(
             rail: None,
             card: None,
             management: false,
+            latency: None,
         };
         let gpu = builder.vertex(format!("h{h}/gpu"), VertexKind::Gpu(gpu), Some(host));
         let bridge = builder.vertex(format!("h{h}/bridge"), VertexKind::PcieSwitch, Some(host));
@@ -252,7 +253,7 @@ fn without_peer_access_through_host_memory() {
     assert_eq!(list(&staged.load), ["host0/cpu>host0/switch0", "host0/switch0>host0/gpu1", "memory of host0/cpu"]);
     // Through the CPU peers are beyond NCCL's level, unless it is raised.
     assert_eq!(route(&topology, Transport::default(), 0, 3, 0).staged, [true; 2]);
-    let sys = Transport { p2p_level: PathClass::Sys, ..Transport::default() };
+    let sys = Transport { p2p_level: Some(PathClass::Sys), ..Transport::default() };
     assert_eq!(route(&topology, sys, 0, 3, 0).staged, [false; 2]);
 
     let two = two_below_one_switch();
@@ -360,6 +361,7 @@ fn nvlink_domains_span_hosts() {
             rail: None,
             card: None,
             management: false,
+            latency: None,
         };
         let nic = builder.vertex(format!("h{h}/nic"), VertexKind::Nic(nic), Some(host));
         builder.duplex(nic, cpu, link(LinkKind::Pcie, 50.0));
@@ -383,6 +385,8 @@ fn nvlink_domains_span_hosts() {
     // Chip-to-chip, then PCIe: near enough for GPUDirect.
     let far = route(&topology, Transport::default(), 3, 4, 0);
     assert_eq!((far.class, far.staged), (PathClass::P2c, [false; 2]));
+    let without_c2c = Transport { gdr_level: PathClass::Pxb, ..Transport::default() };
+    assert_eq!(route(&topology, without_c2c, 3, 4, 0).staged, [true; 2]);
     let off = Transport { peer_access: PeerAccess::Off, ..Transport::default() };
     assert!(!route(&topology, off, 0, 3, 0).nics.is_empty());
     predict(&topology, Collective::AllReduce, 1 << 20, Transport::default(), 4);
@@ -406,22 +410,56 @@ fn the_environment_chooses() {
     let topology = two_spines(2, true, None);
     let of =
         |pairs: &[(&'static str, &'static str)]| Transport::from_env(&topology, Version::NEWEST, pairs.iter().copied());
-    let access = |pairs: &[_]| of(pairs).unwrap().peer_access;
-    assert_eq!(access(&[("NCCL_P2P_DISABLE", "1")]), PeerAccess::Off);
-    assert_eq!(access(&[("NCCL_SHM_DISABLE", "1"), ("NCCL_P2P_DISABLE", "1")]), PeerAccess::Net);
-    assert_eq!(access(&[("NCCL_SHM_DISABLE", "1")]), PeerAccess::On);
-    assert_eq!(of(&[("NCCL_NET_GDR_LEVEL", "PHB")]).unwrap().gdr_level, PathClass::Phb);
-    assert_eq!(of(&[("NCCL_IB_DISABLE", "1")]).unwrap().interface, Interface::Sockets);
-    for (name, value, expected) in [
-        ("NCCL_P2P_LEVEL", "phb", "PHB"),
-        ("NCCL_SOCKET_NTHREADS", "17", "0 to 16"),
-        ("NCCL_SOCKET_INLINE", "128B", "a number of bytes"),
-        ("NCCL_SHM", "1", "known here"),
-        ("NCCL_NET_MERGE_LEVEL", "PIX", "not modelled"),
+    let no_p2p = ("NCCL_P2P_DISABLE", "1");
+    let no_shm = ("NCCL_SHM_DISABLE", "1");
+    for (pairs, access, shm) in [
+        (&[no_p2p][..], PeerAccess::Off, true),
+        (&[no_shm, no_p2p], PeerAccess::Off, false),
+        (&[no_shm, ("NCCL_P2P_LEVEL", "LOC")], PeerAccess::Off, false),
+        (&[no_shm], PeerAccess::On, false),
     ] {
+        let got = of(pairs).unwrap();
+        assert_eq!((got.peer_access, got.shm), (access, shm), "{pairs:?}");
+    }
+    let no_c2c = ("NCCL_NET_GDR_C2C", "0");
+    for (pairs, level) in [
+        (&[no_c2c][..], PathClass::Pxb),
+        (&[no_c2c, ("NCCL_NET_GDR_LEVEL", "PHB")], PathClass::Phb),
+        (&[("NCCL_NET_GDR_C2C", "1")], Transport::default().gdr_level),
+    ] {
+        assert_eq!(of(pairs).unwrap().gdr_level, level, "{pairs:?}");
+    }
+    assert_eq!(of(&[("NCCL_IB_DISABLE", "1")]).unwrap().interface, Interface::Sockets);
+    assert_eq!(of(&[("NCCL_IB_DISABLE", "1"), ("NCCL_IB_DISABLE", "0")]).unwrap().interface, Interface::Data);
+    for (name, value, expected) in [("NCCL_SHM", "1", "known here"), ("NCCL_NET_MERGE_LEVEL", "PIX", "not modelled")] {
         let error = of(&[(name, value)]).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains(expected), "{error}");
     }
+}
+
+/// Goal: values that NCCL takes for others, or passes over, are no errors and mean what they mean to it.
+#[test]
+fn odd_values_are_read_as_nccl_reads_them() {
+    let topology = two_spines(2, true, None);
+    let of = |name, value| Transport::from_env(&topology, Version::NEWEST, [(name, value)]).unwrap();
+    let plain = Transport::default();
+    for (name, value) in [
+        ("NCCL_P2P_DISABLE", "true"),
+        ("NCCL_P2P_DISABLE", "2"),
+        ("NCCL_IB_DISABLE", "yes"),
+        ("NCCL_P2P_LEVEL", "nvl"),
+        ("NCCL_NETDEVS_POLICY", "max"),
+        ("NCCL_MNNVL_ENABLE", "3"),
+        ("NCCL_PXN_DISABLE", "-1"),
+        ("NCCL_SOCKET_INLINE", "128B"),
+    ] {
+        assert_eq!(of(name, value), plain, "{name}={value}");
+    }
+    let most = Transport { nics_per_gpu: NicsPerGpu::Most(2), ..plain };
+    assert_eq!(of("NCCL_NETDEVS_POLICY", "max:2"), most);
+    assert_eq!(of("NCCL_CROSS_NIC", "3"), Transport { cross_nic: CrossNic::Never, ..plain });
+    assert_eq!(of("NCCL_SOCKET_NTHREADS", "17"), Transport { socket_threads: Some(16), ..plain });
+    assert_eq!(of("NCCL_P2P_LEVEL", "3"), Transport { p2p_level: Some(PathClass::Phb), ..plain });
 }
 
 /// Goal: from which version, and with which settings, the ports of a card are one device.

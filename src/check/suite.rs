@@ -475,7 +475,7 @@ impl Reader<'_> {
         let content = read_text("read the variables", Path::new(&path)).map_err(|error| {
             self.bad(text.span(), error.to_string(), "expected NAME=VALUE or a file beside the suite", "")
         })?;
-        settings::pairs_of_file(&content).map_err(|error| {
+        settings::pairs_of_file(&path, &content).map_err(|error| {
             self.bad(
                 text.span(),
                 format!("{path}: {error}"),

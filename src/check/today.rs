@@ -429,6 +429,7 @@ mod tests {
             rail: Some(3),
             card: None,
             management: false,
+            latency: None,
         };
         for (vertex, text) in [
             (

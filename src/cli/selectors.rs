@@ -561,7 +561,7 @@ fn variables(text: &str) -> Result<Vec<(String, String)>, Error> {
         return Ok(vec![pair]);
     }
     let content = read_text("read the variables (--env takes NAME=VALUE or a file)", text)?;
-    settings::pairs_of_file(&content)
+    settings::pairs_of_file(text, &content)
         .map_err(|e| Error::usage(format!("{text}: {e}"), "the file holds one NAME=VALUE a line, # for comments"))
 }
 

@@ -6,7 +6,7 @@ mod cluster;
 use std::fmt::Write as _;
 
 use collcast_sim::topology::LinkKind;
-use collcast_sim::units::Bandwidth;
+use collcast_sim::units::{Bandwidth, SimDuration};
 use quick_xml::escape::escape;
 
 use crate::catalogue::by_name;
@@ -123,9 +123,14 @@ fn children(host: &HostSpec, parent: Parent, depth: usize, out: &mut String) {
             let _ = writeln!(out, "{pad}  <nic>");
         }
         let rail = nic.rail.map_or_else(String::new, |r| format!(" rail=\"{r}\""));
+        // NCCL asks EFA's plugin for what the file leaves out.
+        let latency = match nic.latency {
+            None if nic.kind == LinkKind::Efa => String::new(),
+            known => format!(" latency=\"{}\"", known.unwrap_or(SimDuration::ZERO).as_us()),
+        };
         let _ = writeln!(
             out,
-            "{pad}    <net name=\"{}\" dev=\"{}\" speed=\"{}\" port=\"1\" latency=\"0\" guid=\"0x{index:x}\" maxconn=\"65536\" gdr=\"{}\"{rail}/>",
+            "{pad}    <net name=\"{}\" dev=\"{}\" speed=\"{}\" port=\"1\"{latency} guid=\"0x{index:x}\" maxconn=\"65536\" gdr=\"{}\"{rail}/>",
             escape(&name),
             nic.index,
             nic.rate.get() / 125_000,

@@ -417,6 +417,7 @@ fn draw(
                         rail: None,
                         card: None,
                         management: false,
+                        latency: None,
                     },
                     parent,
                     pcie_rate: up,

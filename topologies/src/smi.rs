@@ -544,6 +544,7 @@ impl<'a> Matrix<'a> {
                     rail: None,
                     card: None,
                     management: false,
+                    latency: None,
                 },
                 parent: parents[device],
                 pcie_rate,

@@ -14,7 +14,7 @@ mod scan;
 use std::collections::HashMap;
 
 use collcast_sim::topology::{Gpu, LinkKind, Nic};
-use collcast_sim::units::Bandwidth;
+use collcast_sim::units::{Bandwidth, SimDuration};
 use roxmltree::{Document as Tree, Node, ParsingOptions};
 
 use crate::catalogue;
@@ -399,6 +399,8 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
             let name = net.attribute("name").unwrap_or_default().to_owned();
             let gdr = self.reader.small(net, "gdr", 100)?.unwrap_or(0) > 0;
             let port = self.reader.int(net, "port", -1, 1 << 20)?.unwrap_or(0);
+            let latency = self.reader.real(net, "latency")?;
+            let latency = net.has_attribute("latency").then(|| SimDuration::from_us(latency));
             let kind = self.nic_kind(&name, vendor, gdr, port);
             if pci.is_none() {
                 self.host
@@ -415,6 +417,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
                     rail: self.reader.int(net, "rail", -1, 1023)?.and_then(|r| u32::try_from(r).ok()),
                     card,
                     management: false,
+                    latency,
                 },
                 parent,
                 pcie_rate: pci.map_or(rate, |p| p.1),

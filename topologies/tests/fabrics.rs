@@ -121,6 +121,59 @@ fn the_wrong_nic_can_be_chosen() {
     assert!(!by(&[named]).contains("management"));
     assert!(!by(&[("NCCL_IB_DISABLE", "1")]).contains("management"));
     assert!(by(&[("NCCL_IB_DISABLE", "1"), named]).contains("management"), "{}", by(&[named]));
+    // A list of beginnings; whole names behind `=`; and all others behind `^`, the data NICs' among them.
+    for (list, management) in [
+        ("eth0,ens32", true),
+        ("=eth0,ens32", true),
+        ("=ens", false),
+        ("eth0", false),
+        ("^docker,lo", false),
+        ("^ens32", false),
+    ] {
+        let way = by(&[("NCCL_IB_DISABLE", "1"), ("NCCL_SOCKET_IFNAME", list)]);
+        assert_eq!(way.contains("management"), management, "{list}: {way}");
+    }
+}
+
+/// Goal: two GPUs below AMD CPUs reach each other directly, unless a level says otherwise or other GPUs take part.
+#[test]
+fn two_gpus_below_amd_are_peers() {
+    let pair = collcast_topologies::load("r7525-a100", Some(1), None).unwrap();
+    let way = |env: &[_]| route(&pair, env, 0, 1, 0);
+    assert_eq!((way(&[]).class, way(&[]).staged), (PathClass::Sys, [false; 2]));
+    assert_eq!(way(&[("NCCL_P2P_LEVEL", "PXB")]).staged, [true; 2]);
+    let four = collcast_topologies::load("workstation", Some(1), None).unwrap();
+    let of = |ranks| Router::new(&four).among(ranks).route(Rank(0), Rank(1), ChannelId(0)).unwrap().staged;
+    assert_eq!([2, 4].map(of), [[false; 2], [true; 2]]);
+}
+
+/// Goal: where host memory is not shared, GPUs that do not reach each other directly go through their NICs.
+#[test]
+fn without_host_memory_far_peers_take_the_network() {
+    let boxed = collcast_topologies::load("pcie-box", Some(1), None).unwrap();
+    let by_nics =
+        |level, to| !route(&boxed, &[("NCCL_SHM_DISABLE", "1"), ("NCCL_P2P_LEVEL", level)], 0, to, 0).nics.is_empty();
+    for (level, near, far) in [("PXB", false, true), ("SYS", false, false), ("LOC", true, true)] {
+        assert_eq!((by_nics(level, 1), by_nics(level, 4)), (near, far), "{level}");
+    }
+    let call = Call::of_size(Collective::AllReduce, 8, Bytes(64 << 20), DataType::Float32);
+    let time = |shm| {
+        let settings = Settings { transport: Transport { shm, ..Transport::default() }, ..Settings::default() };
+        let profile = Profile::builtin("prior").unwrap();
+        Predictor::new(&boxed, &profile).predict(&call, Choice::Auto, Choice::Auto, &settings).unwrap().time
+    };
+    assert_ne!(time(true), time(false));
+}
+
+/// Goal: a GPU that relays (PXN) is asked whether its NIC reaches it, not the GPU that sends.
+#[test]
+fn levels_of_gpudirect_hold_for_the_gpu_that_relays() {
+    let machine = collcast_topologies::load("dgx-h100", Some(2), None).unwrap();
+    let way = |level| route(&machine, &[("NCCL_NET_GDR_LEVEL", level)], 0, 9, 0);
+    for level in ["PHB", "PXB", "PIX"] {
+        assert_eq!((way(level).class, way(level).staged), (PathClass::Pxn, [false; 2]), "{level}");
+    }
+    assert_eq!(way("NVL").staged, [true; 2]);
 }
 
 /// Goal: NICs that NCCL reaches by a plugin alone are not used without it; on InfiniBand its own verbs do.
@@ -135,6 +188,9 @@ fn some_nics_need_a_plugin() {
     assert!(by("aws-p5", ("NCCL_NET", "IB")).unwrap_err().to_string().contains("EFA"));
     assert_eq!(by("dgx-h100", ("NCCL_NET_PLUGIN", "none")), Ok(Interface::Data));
     assert_eq!(by("dgx-h100", ("NCCL_NET", "IB")), Ok(Interface::Data));
+    // It says nothing to a plugin.
+    assert_eq!(by("aws-p5", ("NCCL_IB_DISABLE", "1")), Ok(Interface::Data));
+    assert_eq!(by("dgx-h100", ("NCCL_IB_DISABLE", "1")), Ok(Interface::Sockets));
 }
 
 /// Goal: hosts of different kinds and counts work together. A slow port sets the pace of who must use

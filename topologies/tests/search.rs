@@ -545,6 +545,25 @@ fn placement_changes_ranks_and_not_channels() {
     assert_eq!(a, b);
 }
 
+/// Goal: the latency that a topology file says of a device is the graphs', and stays in what is written of the machine;
+/// EFA's own is told by platform only where the file says none.
+#[test]
+fn files_say_what_devices_report() {
+    let text = fixture("oci-h100-topology.xml").replace("latency=\"0.000000\"", "latency=\"50\"");
+    let efa = text.replace("name=\"mlx5_", "name=\"rdmap");
+    let silent = efa.replace(" latency=\"50\"", "");
+    for (text, expected) in [(&text, 50.0), (&efa, 50.0), (&silent, 75.0)] {
+        let host = xml::read_machine(text, "said.xml").unwrap();
+        let written = xml::read_machine(&collcast_topologies::export::xml(&host), "written.xml").unwrap();
+        for host in [host, written] {
+            let machine = ClusterSpec::single("said", "said.xml", host).with_nodes(2).unwrap().build().unwrap();
+            let found = search(&machine);
+            assert_eq!(found.ring.latency_inter, expected);
+            assert!(graph::xml(&found, 0).contains(&format!("latencyinter=\"{expected}\"")));
+        }
+    }
+}
+
 /// Goal: the search follows what NCCL is told: multicast, CollNet and how data is moved.
 #[test]
 fn the_search_follows_settings() {
@@ -571,6 +590,20 @@ fn the_search_follows_settings() {
     assert!(off.ring.speed_intra * f64::from(off.ring.channels) < 100.0, "{:?}", facts(&off.ring));
     let net = found("dgx-h100", 1, &[("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1")]);
     assert_eq!((net.hosts, net.ranks_per_host), (8, (1, 1)));
+    // Without shared memory alone, GPUs that reach each other are a node: all of an NVSwitch, those below a PCIe switch.
+    let no_shm = ("NCCL_SHM_DISABLE", "1");
+    assert_eq!(found("dgx-h100", 1, &[no_shm]).hosts, 1);
+    let below = found("pcie-box", 1, &[no_shm]);
+    assert_eq!((below.hosts, below.ranks_per_host), (2, (4, 4)));
+    for (paths, gpus) in below.ring.paths.iter().zip([[0, 1, 2, 3], [4, 5, 6, 7]]) {
+        for path in paths {
+            let mut visited = path.gpus.clone();
+            visited.sort_unstable();
+            assert_eq!(visited, gpus);
+        }
+    }
+    assert_eq!(found("pcie-box", 1, &[no_shm, ("NCCL_P2P_LEVEL", "SYS")]).hosts, 1);
+    assert_eq!(found("pcie-box", 1, &[no_shm, ("NCCL_P2P_LEVEL", "LOC")]).hosts, 8);
     // An NVLink domain is one only while peers reach each other.
     let trays = found("gb200-nvl72", 18, &[("NCCL_P2P_DISABLE", "1")]);
     assert_eq!((trays.hosts, trays.ranks_per_host), (18, (4, 4)));

@@ -337,6 +337,8 @@ pub(super) fn data_type(dtype: DataType) -> c_int {
         DataType::Float32 => 7,
         DataType::Float64 => 8,
         DataType::Bfloat16 => 9,
+        DataType::Float8E4m3 => 10,
+        DataType::Float8E5m2 => 11,
     }
 }
 

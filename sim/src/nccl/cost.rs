@@ -400,7 +400,11 @@ impl<'a> Model<'a> {
         }
         let pipelined = calls.div_ceil(self.channels()).max(1);
         let count = if a == RING { pipelined } else { pipelined.div_ceil(BATCH) };
-        latency * count as f32 + bytes as f32 / (1000.0 * bandwidth)
+        let time = latency * count as f32 + bytes as f32 / (1000.0 * bandwidth);
+        // A ring adds one rank after the other: too many for 8-bit floats, so that it is the last resort.
+        let adds_up = call.collective.reduces() && graphs.ranks > 8;
+        let float8 = matches!(call.dtype, DataType::Float8E4m3 | DataType::Float8E5m2);
+        if a == RING && adds_up && float8 { time * 1024.0 } else { time }
     }
 
     /// Threads of a block that NCCL has by default or by setting; 0 for PAT, whose kernel has
@@ -493,10 +497,13 @@ fn has_kernel(collective: Collective, a: usize, p: usize) -> bool {
     algorithms.contains(&a) && (p == SIMPLE || matches!(a, TREE | RING))
 }
 
-/// Why switches do not combine values of a type by an operation: those of a network, or NVSwitch (`ncclNvlsSupported`).
+/// Why switches do not combine values of a type by an operation: NVSwitch (`ncclNvlsSupported`), or those of a network,
+/// which NCCL asks for the sum where it averages (`ncclGetCollNetSupport`, `src/enqueue.cc`).
 pub(crate) fn not_in_switches(nvswitch: bool, op: ReduceOp, dtype: DataType) -> Option<&'static str> {
     match (op, dtype) {
-        (ReduceOp::Prod | ReduceOp::Avg, _) => Some("switches do sum, min and max"),
+        (ReduceOp::Prod, _) => Some("switches do sum, min and max"),
+        (ReduceOp::Avg, _) if nvswitch => Some("NVSwitch does sum, min and max"),
+        (_, DataType::Float8E4m3 | DataType::Float8E5m2) => Some("switches have no 8-bit floats"),
         (_, DataType::Int8 | DataType::Uint8) if nvswitch => Some("NVSwitch has no 8-bit integers"),
         (ReduceOp::Min | ReduceOp::Max, DataType::Float32 | DataType::Float64) if nvswitch => {
             Some("NVSwitch only sums 32-bit and 64-bit floats")

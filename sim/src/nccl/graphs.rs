@@ -109,3 +109,20 @@ pub enum CpuVendor {
     /// Any other.
     Other,
 }
+
+impl CpuVendor {
+    /// NCCL's vendor for the name that a CPU reports.
+    pub(crate) fn of(name: &str) -> Self {
+        let lower = name.to_ascii_lowercase();
+        let has = |part: &str| lower.contains(part);
+        if has("intel") {
+            Self::Intel
+        } else if has("amd") {
+            Self::Amd
+        } else if has("arm") || has("nvidia") || has("grace") {
+            Self::Arm
+        } else {
+            Self::Other
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! NCCL's classes of paths inside a host.
 
+use super::parameters::strtoll;
+
 /// NCCL's classes of paths inside a host, better first (`src/graph/topo.h`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum PathClass {
@@ -46,15 +48,17 @@ impl PathClass {
         }
     }
 
-    /// The class that a level of NCCL's environment names: a name, or a number of old.
+    /// The class that a level of NCCL's environment names: a name as it stands, or a number of old.
     pub(crate) fn of_level(text: &str) -> Option<Self> {
-        match text.parse::<u32>() {
-            Ok(0) => Some(Self::Loc),
-            Ok(1) => Some(Self::Pix),
-            Ok(2) => Some(Self::Pxb),
-            Ok(3) => Some(Self::Phb),
-            Ok(_) => Some(Self::Sys),
-            Err(_) => Self::ALL.iter().copied().find(|c| c.name() == text),
+        if !text.starts_with(|c: char| c.is_ascii_digit()) {
+            return Self::ALL.iter().copied().find(|c| c.name() == text);
         }
+        Some(match strtoll(text).0 {
+            0 => Self::Loc,
+            1 => Self::Pix,
+            2 => Self::Pxb,
+            3 => Self::Phb,
+            _ => Self::Sys,
+        })
     }
 }

@@ -4,13 +4,15 @@
 //! means automatic. Names that NCCL does not have are told apart from those that only do not
 //! matter here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use thiserror::Error;
 
 use super::parameters::{Parameter, strtoll};
 use super::selection::{Listed, Selection, SelectionError};
 use super::tables::{LL, LL128, SIMPLE};
+use super::transport::Transport;
 use super::version::Version;
 use crate::collective::{Algorithm, Buffers, Protocol, nearest};
 use crate::units::Bytes;
@@ -138,13 +140,28 @@ pub enum SettingsError {
     },
 }
 
-/// Reads the `NAME=VALUE` pairs of a file: one a line, `#` comments, `export` before a name.
+/// Reads the `NAME=VALUE` pairs of a file: one a line, `#` comments, `export` before a name. A file that is called as
+/// one of NCCL's, `nccl.conf` or `.nccl.conf`, is read as NCCL reads it.
 ///
 /// # Errors
 /// A line that is no pair.
-pub fn pairs_of_file(text: &str) -> Result<Vec<(String, String)>, SettingsError> {
+pub fn pairs_of_file(path: &str, text: &str) -> Result<Vec<(String, String)>, SettingsError> {
+    if Path::new(path).file_name().is_some_and(|name| name == "nccl.conf" || name == ".nccl.conf") {
+        return Ok(pairs_of_nccl_conf(text));
+    }
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| pair(line.strip_prefix("export ").unwrap_or(line))).collect()
+}
+
+/// What stands before the first `=` of a line is a name and the rest its value, blanks and quotes with them. The first
+/// line of a name counts, and lines without `=` do not.
+///
+/// Source: NCCL 2.30 `setEnvFile`, `src/misc/param.cc`, restated.
+fn pairs_of_nccl_conf(text: &str) -> Vec<(String, String)> {
+    let mut seen = BTreeSet::new();
+    let lines = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
+    let pairs = lines.filter(|(name, _)| !name.is_empty() && seen.insert(*name));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// Reads one `NAME=VALUE`; quotes around the value are dropped.
@@ -181,6 +198,13 @@ impl Environment {
                 out.read(new, value, version)?;
             }
         }
+        if let (Some(least), Some(most)) = (out.settings.min_ctas, out.settings.max_ctas)
+            && least > most
+        {
+            out.settings.min_ctas = Some(most);
+            out.warnings
+                .push(format!("NCCL_MIN_CTAS={least} is above NCCL_MAX_CTAS={most}, and both are taken as {most}"));
+        }
         out.warnings.dedup();
         out.check_buffers(&variables)?;
         Ok(out)
@@ -206,7 +230,7 @@ impl Environment {
             "NCCL_ALGO" => self.settings.algorithms = self.selection("NCCL_ALGO", value, version)?,
             "NCCL_PROTO" => self.settings.protocols = self.selection("NCCL_PROTO", value, version)?,
             "NCCL_MIN_NCHANNELS" | "NCCL_MIN_NRINGS" => self.settings.min_channels = self.count(name, value),
-            "NCCL_MAX_NCHANNELS" | "NCCL_MAX_NRINGS" => self.settings.max_channels = self.count(name, value),
+            "NCCL_MAX_NCHANNELS" | "NCCL_MAX_NRINGS" => self.settings.max_channels = self.most_channels(name, value),
             "NCCL_MIN_CTAS" => self.settings.min_ctas = self.count(name, value),
             "NCCL_MAX_CTAS" => self.settings.max_ctas = self.count(name, value),
             "NCCL_MIN_P2P_NCHANNELS" => self.settings.min_p2p_channels = self.count(name, value),
@@ -226,7 +250,7 @@ impl Environment {
             "NCCL_NVLS_ENABLE" => self.settings.nvls = self.number(name, value).filter(|&v| v != 2).map(|v| v != 0),
             "NCCL_NVLS_NCHANNELS" => self.settings.nvls_channels = self.count(name, value),
             "NCCL_PAT_ENABLE" => self.settings.pat = self.number(name, value).filter(|&v| v != 2).map(|v| v != 0),
-            "NCCL_COLLNET_ENABLE" => self.settings.collnet = self.number(name, value).is_some_and(|v| v != 0),
+            "NCCL_COLLNET_ENABLE" => self.collnet(name, value),
             "NCCL_COLLNET_NODE_THRESHOLD" => {
                 self.settings.collnet_hosts = self.number(name, value).map(|v| u32::try_from(v).unwrap_or(0));
             }
@@ -248,19 +272,35 @@ impl Environment {
             "NCCL_SYM_KERNEL" | "NCCL_SYM_NOWIN_ENABLE" if !matches!(value, "" | "0") => {
                 self.not_modelled.push(format!("{name}={value}: kernels for symmetric memory"));
             }
-            "NCCL_CHUNK_SIZE" | "NCCL_GRAPH_FILE" if !value.is_empty() => {
-                self.not_modelled.push(format!("{name}={value}: NCCL's default is used"));
+            "NCCL_CHUNK_SIZE" | "NCCL_GRAPH_FILE" if !value.is_empty() => self.default_is_used(name, value),
+            // What is modelled is the default; of NCCL_NET_GDR_READ that is as 1 from Ampere on.
+            "NCCL_NET_GDR_READ" | "NCCL_PXN_C2C" if self.number(name, value) == Some(0) => {
+                self.default_is_used(name, value);
             }
-            _ => self.without_effect(name),
+            "NCCL_P2P_PXN_LEVEL" if self.number(name, value).is_some_and(|level| level != 2) => {
+                self.default_is_used(name, value);
+            }
+            "NCCL_NVB_DISABLE" if self.number(name, value).is_some_and(|v| v != 0) => self.default_is_used(name, value),
+            _ => {
+                self.warnings.extend(Transport::misread(name, value));
+                self.without_effect(name);
+            }
         }
         Ok(())
     }
 
+    fn default_is_used(&mut self, name: &str, value: &str) {
+        self.not_modelled.push(format!("{name}={value}: NCCL's default is used"));
+    }
+
     fn without_effect(&mut self, name: &str) {
+        let of_nccl = |word: &str| word.starts_with("NCCL_") || word.starts_with("OFI_NCCL_");
         match Parameter::of(name) {
-            None if name.starts_with("NCCL_") || name.starts_with("OFI_NCCL_") => {
+            // Blanks in a name come from a file of NCCL's own.
+            None if name.split_whitespace().any(of_nccl) => {
                 let near = nearest(name, Parameter::names());
                 let near = near.map(|near| format!(", did you mean {near}?")).unwrap_or_default();
+                let name = if name.contains(char::is_whitespace) { format!("`{name}`") } else { name.to_owned() };
                 self.warnings.push(format!("{name} is not a variable of NCCL, which passes over it in silence{near}"));
             }
             Some(known) if !known.is_read() && !known.is_of_builds() => {
@@ -308,6 +348,23 @@ impl Environment {
             self.warnings.push(format!("{name}={value} is out of range and has no effect"));
         }
         count
+    }
+
+    /// The most channels, which are one at least.
+    fn most_channels(&mut self, name: &str, value: &str) -> Option<u32> {
+        let number = self.number(name, value)?;
+        if number < 1 {
+            self.warnings.push(format!("{name}={value} is taken as 1"));
+        }
+        Some(u32::try_from(number.max(1)).unwrap_or(u32::MAX))
+    }
+
+    fn collnet(&mut self, name: &str, value: &str) {
+        let number = self.number(name, value);
+        self.settings.collnet = number == Some(1);
+        if number.is_some_and(|number| !matches!(number, 0 | 1)) {
+            self.warnings.push(format!("{name}={value} is taken as 0: NCCL takes 0 or 1"));
+        }
     }
 
     fn bytes(&mut self, name: &str, value: &str) -> Option<Bytes> {
@@ -447,15 +504,74 @@ mod tests {
         assert!(!Environment::parse(&pairs, Version::new(2, 20, 5)).unwrap().warnings.is_empty());
     }
 
-    /// Goal: environment files of shells and of NCCL are read.
+    /// Goal: environment files of shells and of NCCL are read, each as its reader does.
     #[test]
     fn files_hold_pairs() {
-        let text = "# tuned\nexport NCCL_ALGO=\"Ring,Tree\"\n\nNCCL_PROTO = Simple\n";
-        let pairs = pairs_of_file(text).unwrap();
+        let text = "# tuned\nexport NCCL_ALGO=\"Ring,Tree\"\n\nNCCL_PROTO = Simple\nNCCL_NTHREADS=64\n";
+        let pairs = pairs_of_file("job.env", text).unwrap();
         assert_eq!(pairs[0], ("NCCL_ALGO".to_owned(), "Ring,Tree".to_owned()));
         assert_eq!(pairs[1], ("NCCL_PROTO".to_owned(), "Simple".to_owned()));
-        assert!(pairs_of_file("NCCL_ALGO Ring").is_err());
+        assert!(pairs_of_file("job.env", "NCCL_ALGO Ring").is_err());
         assert!(pair("=x").is_err());
+        let text = format!("{text}NCCL_NTHREADS=128\nno pair\n");
+        for path in ["/etc/nccl.conf", ".nccl.conf"] {
+            let pairs = pairs_of_file(path, &text).unwrap();
+            let names: Vec<(&str, &str)> = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            let algo = ("export NCCL_ALGO", "\"Ring,Tree\"");
+            assert_eq!(names, [algo, ("NCCL_PROTO ", " Simple"), ("NCCL_NTHREADS", "64")]);
+            let got = Environment::parse(&pairs, Version::NEWEST).unwrap();
+            let set = NcclSettings { threads: Some(64), ..NcclSettings::default() };
+            assert_eq!(got.settings, set);
+            assert!(got.warnings.iter().any(|w| w.starts_with("`export NCCL_ALGO` is not")), "{:?}", got.warnings);
+            assert!(got.warnings.iter().any(|w| w.contains("did you mean NCCL_PROTO?")), "{:?}", got.warnings);
+        }
+        let quoted = pairs_of_file("nccl.conf", "NCCL_ALGO=\"Ring\"").unwrap();
+        assert!(Environment::parse(&quoted, Version::NEWEST).is_err());
+    }
+
+    /// Goal: values out of range are what NCCL makes of them, and are told; what is not modelled is named.
+    #[test]
+    fn values_out_of_range_are_read_as_nccl_reads_them() {
+        for (pairs, least_and_most, warnings) in [
+            (&["NCCL_MAX_NCHANNELS=0"][..], (None, Some(1)), 1),
+            (&["NCCL_MAX_NRINGS=-1"], (None, Some(1)), 1),
+            (&["NCCL_MAX_NCHANNELS=-2"], (None, None), 0),
+            (&["NCCL_MAX_CTAS=0"], (None, None), 1),
+            (&["NCCL_MIN_CTAS=16", "NCCL_MAX_CTAS=4"], (Some(4), Some(4)), 1),
+            (&["NCCL_MIN_NCHANNELS=16", "NCCL_MAX_NCHANNELS=4"], (Some(16), Some(4)), 0),
+        ] {
+            let got = environment(pairs);
+            assert_eq!((got.settings.channels(), got.warnings.len()), (least_and_most, warnings), "{:?}", got.warnings);
+        }
+        for (value, collnet, warnings) in [("0", false, 0), ("1", true, 0), ("2", false, 1), ("true", false, 1)] {
+            let got = environment(&[&format!("NCCL_COLLNET_ENABLE={value}")]);
+            assert_eq!((got.settings.collnet, got.warnings.len()), (collnet, warnings), "{value}: {:?}", got.warnings);
+        }
+        for (text, warning) in [
+            ("NCCL_P2P_DISABLE=true", "is read as 0: NCCL takes whole numbers only"),
+            ("NCCL_P2P_DISABLE=2", "is read as 0"),
+            ("NCCL_IB_DISABLE=yes", "is read as 0: NCCL takes whole numbers only"),
+            ("NCCL_P2P_LEVEL=nvl", "is no level"),
+            ("NCCL_NETDEVS_POLICY=max", "is read as AUTO"),
+            ("NCCL_CROSS_NIC=3", "is read as 0"),
+            ("NCCL_MNNVL_ENABLE=3", "is read as 2"),
+            ("NCCL_PXN_DISABLE=-1", "is read as 0"),
+        ] {
+            let warnings = environment(&[text]).warnings;
+            assert!(warnings.len() == 1 && warnings[0].contains(warning), "{text}: {warnings:?}");
+        }
+        for text in ["NCCL_NETDEVS_POLICY=max:2", "NCCL_P2P_LEVEL=NVL", "NCCL_IB_DISABLE=", "NCCL_CROSS_NIC=-2"] {
+            assert!(environment(&[text]).warnings.is_empty(), "{text}");
+        }
+        for (name, plain, other) in [
+            ("NCCL_NET_GDR_READ", "1", "0"),
+            ("NCCL_PXN_C2C", "1", "0"),
+            ("NCCL_P2P_PXN_LEVEL", "2", "1"),
+            ("NCCL_NVB_DISABLE", "0", "1"),
+        ] {
+            let not_modelled = |value: &str| environment(&[&format!("{name}={value}")]).not_modelled;
+            assert!(not_modelled(plain).is_empty() && not_modelled(other).len() == 1, "{name}");
+        }
     }
 
     proptest! {

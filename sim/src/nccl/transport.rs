@@ -4,10 +4,11 @@
 //! Source: NCCL 2.30 `src/graph/paths.cc`, `src/graph/topo.cc`, `src/misc/socket.cc`,
 //! `src/transport/{p2p,shm,net,net_ib,net_socket}.cc`, restated.
 
+use super::graphs::CpuVendor;
 use super::path::PathClass;
-use crate::ids::Rank;
+use crate::ids::{Rank, VertexId};
 use crate::measurement::PeerAccess;
-use crate::topology::{LinkKind, Topology};
+use crate::topology::{LinkKind, Topology, VertexKind};
 
 /// Which interfaces carry data between hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -27,8 +28,11 @@ pub enum Interface {
 pub struct Transport {
     /// How GPUs of one host reach each other.
     pub peer_access: PeerAccess,
-    /// Worst class of path over which GPUs still reach each other directly (`NCCL_P2P_LEVEL`).
-    pub p2p_level: PathClass,
+    /// Whether GPUs that do not reach each other directly go through host memory (`NCCL_SHM_DISABLE=0`).
+    pub shm: bool,
+    /// Worst class of path over which GPUs still reach each other directly (`NCCL_P2P_LEVEL`); where it is not
+    /// given, it depends on the node.
+    pub p2p_level: Option<PathClass>,
     /// Worst class of path over which a NIC still reads GPU memory (`NCCL_NET_GDR_LEVEL`).
     pub gdr_level: PathClass,
     /// Whether a GPU may use a NIC of another GPU over NVLink (`NCCL_PXN_DISABLE=0`).
@@ -60,6 +64,30 @@ pub struct Transport {
     pub flush: Option<bool>,
 }
 
+/// A list of devices as NCCL reads it: beginnings of names, whole names behind `=`, all others behind `^`
+/// (`parseStringList` and `matchIfList`, `src/misc/utils.cc`).
+pub(super) struct Devices<'v> {
+    names: Vec<&'v str>,
+    whole: bool,
+    others: bool,
+}
+
+impl<'v> Devices<'v> {
+    pub(super) fn parse(value: &'v str) -> Self {
+        let (value, others) = value.strip_prefix('^').map_or((value, false), |rest| (rest, true));
+        let (value, whole) = value.strip_prefix('=').map_or((value, false), |rest| (rest, true));
+        // A port may follow; a NIC of a topology is one port.
+        let names = value.split(',').filter_map(|v| v.split(':').next()).filter(|v| !v.is_empty()).collect();
+        Self { names, whole, others }
+    }
+
+    /// Whether it takes the device of a name; one without a name is not listed.
+    pub(super) fn take(&self, name: &str) -> bool {
+        let is = |listed: &&str| if self.whole { name == *listed } else { name.starts_with(*listed) };
+        self.names.is_empty() || self.names.iter().any(is) != self.others
+    }
+}
+
 /// NICs by their numbers in a host, of which the first 128 can be left out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct NicSet {
@@ -76,16 +104,12 @@ impl NicSet {
         self.left_out |= 1_u128.checked_shl(index).unwrap_or(0);
     }
 
-    /// The InfiniBand and RoCE NICs that `NCCL_IB_HCA` selects on all hosts of a machine: names or beginnings of
-    /// names, whole names behind `=`, all others behind `^`.
+    /// The InfiniBand and RoCE NICs that `NCCL_IB_HCA` selects on all hosts of a machine.
     ///
     /// # Errors
     /// Why the machine does not tell, in words.
     pub fn of_hcas(topology: &Topology, value: &str) -> Result<Self, String> {
-        let (value, others) = value.strip_prefix('^').map_or((value, false), |rest| (rest, true));
-        let (value, whole) = value.strip_prefix('=').map_or((value, false), |rest| (rest, true));
-        // A port may follow; a NIC of a topology is one port.
-        let names: Vec<&str> = value.split(',').filter_map(|v| v.split(':').next()).filter(|v| !v.is_empty()).collect();
+        let devices = Devices::parse(value);
         let mut found: Option<Self> = None;
         for host in topology.hosts() {
             let mut of_host = Self::default();
@@ -99,8 +123,7 @@ impl NicSet {
                         host.name
                     ));
                 }
-                let listed = names.iter().any(|n| if whole { nic.name == *n } else { nic.name.starts_with(n) });
-                if !names.is_empty() && listed == others {
+                if !devices.take(&nic.name) {
                     of_host.leave_out(nic.index);
                 }
             }
@@ -155,7 +178,8 @@ impl Default for Transport {
     fn default() -> Self {
         Self {
             peer_access: PeerAccess::On,
-            p2p_level: PathClass::Pxb,
+            shm: true,
+            p2p_level: None,
             gdr_level: PathClass::Pxn,
             pxn: true,
             interface: Interface::Data,
@@ -178,10 +202,41 @@ impl Transport {
     /// The ranks that NCCL takes for those of one node: with one number. Ranks that reach each other over NVLink;
     /// those of a host where they do not; each alone where host memory is not shared either.
     pub(crate) fn node_of(&self, topology: &Topology, rank: Rank) -> u32 {
+        let apart = self.peer_access == PeerAccess::Net || self.peer_access == PeerAccess::Off && !self.shm;
         match self.peer_access {
+            _ if apart => rank.0,
             PeerAccess::On if self.nvlink_across_hosts => topology.node_of(rank).0,
-            PeerAccess::On | PeerAccess::Off => topology.host_of(rank).0,
-            PeerAccess::Net => rank.0,
+            _ => topology.host_of(rank).0,
         }
+    }
+
+    /// Worst class of path over which the GPUs of a node reach each other directly. By default these are several
+    /// PCIe switches, and all paths between two GPUs, or fewer, below AMD CPUs.
+    ///
+    /// Source: NCCL 2.30 `ncclTopoCheckP2p`, `src/graph/paths.cc`, restated.
+    pub(crate) fn direct_up_to(&self, vendor: CpuVendor, gpus: usize) -> PathClass {
+        match self.p2p_level {
+            _ if self.peer_access != PeerAccess::On => PathClass::Loc,
+            Some(level) => level,
+            None if vendor == CpuVendor::Amd && gpus <= 2 => PathClass::Sys,
+            None => PathClass::Pxb,
+        }
+    }
+
+    /// The same on the host of a GPU, of whose GPUs some are members of the communicator.
+    pub(crate) fn direct_beside(
+        &self,
+        topology: &Topology,
+        gpu: VertexId,
+        member: impl Fn(&VertexId) -> bool,
+    ) -> PathClass {
+        let host = topology.vertex(gpu).host.and_then(|host| topology.hosts().get(host.index()));
+        let cpu = host.and_then(|host| host.cpus.first()).map(|&cpu| &topology.vertex(cpu).kind);
+        let vendor = match cpu {
+            Some(VertexKind::Cpu { vendor }) => CpuVendor::of(vendor),
+            _ => CpuVendor::Other,
+        };
+        let members = host.map_or(0, |host| host.gpus.iter().filter(|&gpu| member(gpu)).count());
+        self.direct_up_to(vendor, members)
     }
 }

@@ -2,11 +2,14 @@
 //!
 //! Source: as in `transport.rs`.
 
+use std::collections::BTreeMap;
+
 use thiserror::Error;
 
+use super::parameters::strtoll;
 use super::path::PathClass;
 use super::rules::Rules;
-use super::transport::{CrossNic, Interface, NicSet, NicsPerGpu, Ports, Transport};
+use super::transport::{CrossNic, Devices, Interface, NicSet, NicsPerGpu, Ports, Transport};
 use super::version::Version;
 use crate::ids::VertexId;
 use crate::measurement::PeerAccess;
@@ -18,7 +21,7 @@ pub enum TransportError {
     /// Not one of those that decide how data moves.
     #[error("{0} does not choose how data moves; known here: {known}", known = Transport::VARIABLES.join(" "))]
     Unknown(String),
-    /// A value that NCCL would not take.
+    /// A value with which NCCL would not start, or whose effect is not modelled.
     #[error("{name}={value}: expected {expected}")]
     Value {
         /// The variable.
@@ -44,6 +47,7 @@ impl Transport {
         "NCCL_P2P_LEVEL",
         "NCCL_SHM_DISABLE",
         "NCCL_NET_GDR_LEVEL",
+        "NCCL_NET_GDR_C2C",
         "NCCL_PXN_DISABLE",
         "NCCL_NET",
         "NCCL_NET_PLUGIN",
@@ -66,17 +70,16 @@ impl Transport {
     /// What an environment makes of the transports of a version of NCCL on a machine.
     ///
     /// # Errors
-    /// A variable that is not modelled here, or a value that NCCL would not take.
+    /// A variable that is not modelled here, a value that is not, or one with which NCCL would not start.
     pub fn from_env<'v>(
         topology: &Topology,
         version: Version,
         variables: impl IntoIterator<Item = (&'v str, &'v str)>,
     ) -> Result<Self, TransportError> {
         let mut transport = Self { ports: Rules::of(version).ports, ..Self::default() };
-        let mut socket_name = None;
-        let mut variables: Vec<(&str, &str)> = variables.into_iter().collect();
-        // NCCL_P2P_DISABLE before NCCL_SHM_DISABLE, which matters only then.
-        variables.sort_unstable();
+        let (mut sockets_of, mut gdr_level, mut gdr_c2c) = (None, false, true);
+        // The last of a name counts. In order, since NCCL_GDR_FLUSH_DISABLE is stronger than NCCL_NET_FORCE_FLUSH.
+        let variables: BTreeMap<&str, &str> = variables.into_iter().collect();
         for (name, value) in variables {
             match name {
                 "NCCL_NET" if value.eq_ignore_ascii_case("ib") && needs_plugin(topology) => {
@@ -90,11 +93,21 @@ impl Transport {
                         transport.interface = Interface::Sockets;
                     }
                 }
-                "NCCL_SOCKET_IFNAME" => socket_name = Some(value.trim_start_matches('=')),
+                // A single letter is passed over.
+                "NCCL_SOCKET_IFNAME" => sockets_of = Some(Devices::parse(value)).filter(|_| value.len() > 1),
                 // Where the machine does not tell, all are used, and whoever says what is not modelled says so.
                 "NCCL_IB_HCA" => transport.nics = NicSet::of_hcas(topology, value).unwrap_or_default(),
-                _ => transport.set(name, value)?,
+                // It switches NCCL's own verbs off, which carry nothing there.
+                "NCCL_IB_DISABLE" if needs_plugin(topology) => {}
+                "NCCL_NET_GDR_C2C" => gdr_c2c = value.is_empty() || strtoll(value).0 != 0,
+                _ => {
+                    gdr_level |= name == "NCCL_NET_GDR_LEVEL" && PathClass::of_level(value).is_some();
+                    transport.set(name, value)?;
+                }
             }
+        }
+        if !gdr_c2c && !gdr_level {
+            transport.gdr_level = PathClass::Pxb;
         }
         // Without any of its NICs NCCL takes sockets.
         let none = |host: &Host| {
@@ -104,84 +117,150 @@ impl Transport {
         if transport.interface == Interface::Data && topology.hosts().iter().any(none) {
             transport.interface = Interface::Sockets;
         }
-        // The name of a socket interface matters where sockets carry the data.
-        let named = |&n: &VertexId| topology.nic(n).zip(socket_name).is_some_and(|(n, name)| n.name.starts_with(name));
+        // The name of a socket interface matters where sockets carry the data. The interfaces of RDMA devices have
+        // names of their own, which no topology has.
+        let takes = |nics: &[VertexId]| {
+            nics.iter().filter_map(|&n| topology.nic(n)).any(|nic| {
+                let name = if nic.kind == LinkKind::Ethernet { nic.name.as_str() } else { "" };
+                sockets_of.as_ref().is_some_and(|devices| devices.take(name))
+            })
+        };
         let rdma = |&n: &VertexId| topology.nic(n).is_some_and(|n| n.kind != LinkKind::Ethernet);
         let hosts = topology.hosts();
         let sockets = transport.interface == Interface::Sockets || !hosts.iter().any(|h| h.nics.iter().any(rdma));
-        if sockets && hosts.iter().all(|h| h.management.iter().any(named)) {
+        if sockets && hosts.iter().all(|h| takes(&h.management) && !takes(&h.nics)) {
             transport.interface = Interface::Management;
         }
         Ok(transport)
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), TransportError> {
-        let bad = |expected| TransportError::Value { name: name.to_owned(), value: value.to_owned(), expected };
-        let number = |most: u32, expected| value.parse().ok().filter(|n| *n <= most).ok_or_else(|| bad(expected));
-        let flag = || number(1, "0 or 1").map(|n| n == 1);
-        let level = || PathClass::of_level(value).ok_or_else(|| bad("LOC NVL NVB C2C PIX PXB P2C PXN PHB SYS"));
+    /// How NCCL takes a value, where that is otherwise than it looks.
+    pub(super) fn misread(name: &str, value: &str) -> Option<String> {
+        Self::default().set(name, value).ok().flatten()
+    }
+
+    /// Sets what a variable says, and gives back what [`Self::misread`] does.
+    fn set(&mut self, name: &str, value: &str) -> Result<Option<String>, TransportError> {
+        let (number, rest) = strtoll(value);
+        // -2 is automatic.
+        let given = !value.is_empty() && number != -2;
+        if let Some(taken) = given.then(|| self.set_number(name, number)).flatten() {
+            let why = if rest { ": NCCL takes whole numbers only" } else { "" };
+            return Ok((rest || taken != number).then(|| format!("{name}={value} is read as {taken}{why}")));
+        }
         match name {
-            // Without peer access through host memory, without that too through the network.
-            "NCCL_P2P_DISABLE" => {
-                if flag()? && self.peer_access == PeerAccess::On {
-                    self.peer_access = PeerAccess::Off;
+            "NCCL_P2P_LEVEL" | "NCCL_NET_GDR_LEVEL" => {
+                let Some(level) = PathClass::of_level(value) else {
+                    let levels = PathClass::ALL.iter().map(|class| class.name()).collect::<Vec<_>>().join(" ");
+                    let none = format!("{name}={value} is no level, and NCCL takes its default; levels are {levels}");
+                    return Ok(Some(none).filter(|_| !value.is_empty()));
+                };
+                match (name, level) {
+                    ("NCCL_NET_GDR_LEVEL", _) => self.gdr_level = level,
+                    (_, PathClass::Loc) => self.peer_access = PeerAccess::Off,
+                    _ => self.p2p_level = Some(level),
                 }
             }
-            "NCCL_SHM_DISABLE" => {
-                if flag()? && self.peer_access == PeerAccess::Off {
-                    self.peer_access = PeerAccess::Net;
-                }
-            }
-            "NCCL_P2P_LEVEL" => self.p2p_level = level()?,
-            "NCCL_NET_GDR_LEVEL" => self.gdr_level = level()?,
-            "NCCL_PXN_DISABLE" => self.pxn = !flag()?,
-            // Sorted before the other, and stronger: the read is skipped where it would be made.
-            "NCCL_GDR_FLUSH_DISABLE" => self.flush = flag()?.then_some(false),
-            "NCCL_NET_FORCE_FLUSH" => self.flush = self.flush.or(flag()?.then_some(true)),
             "NCCL_NET" => {
                 if value.eq_ignore_ascii_case("socket") {
                     self.interface = Interface::Sockets;
-                }
-            }
-            "NCCL_IB_DISABLE" => {
-                if flag()? {
-                    self.interface = Interface::Sockets;
-                }
-            }
-            "NCCL_SOCKET_NTHREADS" => self.socket_threads = Some(number(16, "0 to 16")?),
-            "NCCL_NSOCKS_PERTHREAD" => self.sockets_per_thread = Some(number(64, "0 to 64")?),
-            "NCCL_SOCKET_INLINE" => self.socket_inline = number(u32::MAX, "a number of bytes")?,
-            "NCCL_IB_MERGE_NICS" => {
-                if !flag()? {
-                    self.ports = Ports::Apart;
                 }
             }
             // A level of 2.24 and later; below it there is no such variable.
             "NCCL_NET_MERGE_LEVEL" => match (value, self.ports) {
                 ("LOC", Ports::Merged) => self.ports = Ports::Apart,
                 ("LOC" | "PORT" | "NVL", _) => {}
-                _ => return Err(bad("LOC or PORT: NICs of several cards as one are not modelled")),
+                _ => {
+                    let (name, value) = (name.to_owned(), value.to_owned());
+                    let expected = "LOC or PORT: NICs of several cards as one are not modelled";
+                    return Err(TransportError::Value { name, value, expected });
+                }
             },
             "NCCL_NETDEVS_POLICY" => {
-                self.nics_per_gpu = match value.strip_prefix("MAX:").map(str::parse::<u32>) {
-                    Some(Ok(most)) if most > 0 => NicsPerGpu::Most(most),
-                    None if value.eq_ignore_ascii_case("all") => NicsPerGpu::All,
-                    None if matches!(value.to_ascii_lowercase().as_str(), "auto" | "") => NicsPerGpu::Share,
-                    _ => return Err(bad("AUTO, ALL or MAX:n")),
-                }
+                let policy = value.to_ascii_uppercase();
+                let most = policy.strip_prefix("MAX:").and_then(|most| u32::try_from(strtoll(most).0).ok());
+                self.nics_per_gpu = match (policy.as_str(), most) {
+                    (_, Some(most @ 1..)) => NicsPerGpu::Most(most),
+                    ("ALL", _) => NicsPerGpu::All,
+                    ("AUTO" | "", _) => NicsPerGpu::Share,
+                    _ => return Ok(Some(format!("{name}={value} is read as AUTO: NCCL takes AUTO, ALL or MAX:n"))),
+                };
             }
-            "NCCL_CROSS_NIC" => {
-                self.cross_nic = match number(2, "0, 1 or 2")? {
-                    0 => CrossNic::Never,
-                    1 => CrossNic::Always,
-                    _ => CrossNic::Pairs,
-                }
-            }
-            // 2, the default, takes what there is.
-            "NCCL_MNNVL_ENABLE" => self.nvlink_across_hosts = number(2, "0, 1 or 2")? > 0,
-            "NCCL_IB_QPS_PER_CONNECTION" => self.queue_pairs = number(128, "1 to 128")?.max(1),
+            // Read with the machine, or a number that is automatic.
+            _ if Self::VARIABLES.contains(&name) => {}
             _ => return Err(TransportError::Unknown(name.to_owned())),
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Sets what a whole number says, and gives back the number that NCCL takes it for: it compares with 1 in some
+    /// places, with 0 in others, and knows limits. `None` for variables without a number.
+    fn set_number(&mut self, name: &str, number: i64) -> Option<i64> {
+        let (is_one, is_set) = (number == 1, number != 0);
+        let within = |least, most| u32::try_from(number.clamp(least, most)).unwrap_or(u32::MAX);
+        let taken = match name {
+            // Without peer access through host memory, without that too through the network.
+            "NCCL_P2P_DISABLE" => {
+                if is_one {
+                    self.peer_access = PeerAccess::Off;
+                }
+                is_one.into()
+            }
+            "NCCL_SHM_DISABLE" => {
+                self.shm = !is_one;
+                is_one.into()
+            }
+            "NCCL_PXN_DISABLE" => {
+                self.pxn = !is_one;
+                is_one.into()
+            }
+            // Sorted before the other, and stronger: the read is skipped where it would be made.
+            "NCCL_GDR_FLUSH_DISABLE" => {
+                self.flush = is_set.then_some(false);
+                is_set.into()
+            }
+            "NCCL_NET_FORCE_FLUSH" => {
+                self.flush = self.flush.or(is_set.then_some(true));
+                is_set.into()
+            }
+            "NCCL_IB_DISABLE" => {
+                if is_set {
+                    self.interface = Interface::Sockets;
+                }
+                is_set.into()
+            }
+            "NCCL_NET_GDR_C2C" => is_set.into(),
+            "NCCL_IB_MERGE_NICS" => {
+                if !is_set {
+                    self.ports = Ports::Apart;
+                }
+                is_set.into()
+            }
+            "NCCL_CROSS_NIC" => {
+                self.cross_nic = match number {
+                    1 => CrossNic::Always,
+                    2 => CrossNic::Pairs,
+                    _ => CrossNic::Never,
+                };
+                if (0..=2).contains(&number) { number } else { 0 }
+            }
+            // 2, the default, takes what there is.
+            "NCCL_MNNVL_ENABLE" => {
+                self.nvlink_across_hosts = is_set;
+                if (0..=2).contains(&number) { number } else { 2 }
+            }
+            "NCCL_SOCKET_NTHREADS" => i64::from(*self.socket_threads.insert(within(0, 16))),
+            "NCCL_NSOCKS_PERTHREAD" => i64::from(*self.sockets_per_thread.insert(within(0, 64))),
+            "NCCL_SOCKET_INLINE" => {
+                self.socket_inline = within(0, u32::MAX.into());
+                self.socket_inline.into()
+            }
+            "NCCL_IB_QPS_PER_CONNECTION" => {
+                self.queue_pairs = within(1, 128);
+                self.queue_pairs.into()
+            }
+            _ => return None,
+        };
+        Some(taken)
     }
 }

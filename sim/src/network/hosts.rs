@@ -41,8 +41,8 @@ fn kind_of(kind: &VertexKind) -> u64 {
             (index, model, compute_capability, memory_rate).hash(&mut hasher);
         }
         VertexKind::Nic(nic) => {
-            let Nic { index, name: _, kind, rate, gpudirect, gpudirect_rate, rail, card, management } = nic;
-            (index, kind, rate, gpudirect, gpudirect_rate, rail, card, management).hash(&mut hasher);
+            let Nic { index, name: _, kind, rate, gpudirect, gpudirect_rate, rail, card, management, latency } = nic;
+            (index, kind, rate, gpudirect, gpudirect_rate, rail, card, management, latency).hash(&mut hasher);
         }
         VertexKind::Cpu { vendor } => vendor.hash(&mut hasher),
         VertexKind::NetSwitch { level } => level.hash(&mut hasher),

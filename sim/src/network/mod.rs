@@ -14,6 +14,7 @@ mod point;
 mod route;
 mod row;
 mod switches;
+mod ways;
 
 pub use ground::Grounds;
 pub use join::join;

@@ -4,11 +4,13 @@ use std::cmp::Ordering;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::ways::{Before, Ways, far_ways, links_before, near_ways};
 use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::mix;
 use crate::ids::{ChannelId, LinkId, Rank, VertexId};
 use crate::measurement::PeerAccess;
 use crate::nccl::devices::{nic_devices, share_out};
+use crate::nccl::search::nodes;
 use crate::nccl::{CrossNic, Interface, PathClass, Transport};
 use crate::profile::Reach;
 use crate::topology::{LinkKind, Nic, Topology, VertexKind};
@@ -66,13 +68,6 @@ impl Route {
 /// The links of a route inside a host, and the class of the worst.
 type InsideRoute = (Vec<LinkId>, PathClass);
 
-/// Equal ways from one switch to another: per switch on them, nearest first, the links that
-/// lead on, where to and at which rate.
-type Ways = Vec<(VertexId, Vec<(LinkId, VertexId, u64)>)>;
-
-/// By switch of the network: the links from other switches to it, where from and at which rate.
-type Before = FxHashMap<VertexId, Vec<(LinkId, VertexId, u64)>>;
-
 /// Ways between vertices of one topology, for one communicator with one transport: what routes are made of.
 #[derive(Debug, Default)]
 pub(super) struct Roads {
@@ -108,6 +103,8 @@ pub struct Router<'t> {
     lines: bool,
     /// GPUs of the communicator: NCCL leaves all others out of its view of a machine.
     members: FxHashSet<VertexId>,
+    /// The node of each rank where host memory is not shared, so that a host can have several.
+    apart: FxHashMap<Rank, usize>,
     roads: Roads,
 }
 
@@ -139,20 +136,28 @@ impl<'t> Router<'t> {
 
     /// Routes on a topology with other settings of NCCL, between all its ranks.
     pub fn with(topology: &'t Topology, transport: Transport) -> Self {
-        Self {
+        let router = Self {
             topology,
             transport,
             lines: false,
-            members: (0..topology.ranks()).map(|r| topology.gpu_of(Rank(r))).collect(),
+            members: FxHashSet::default(),
+            apart: FxHashMap::default(),
             roads: Roads::default(),
-        }
+        };
+        router.among(topology.ranks())
     }
 
     /// The same for a communicator of the first `ranks` GPUs.
     #[must_use]
     pub fn among(mut self, ranks: u32) -> Self {
         let topology = self.topology;
-        self.members = (0..ranks.min(topology.ranks())).map(|r| topology.gpu_of(Rank(r))).collect();
+        let ranks = (0..ranks.min(topology.ranks())).map(Rank);
+        self.members = ranks.clone().map(|rank| topology.gpu_of(rank)).collect();
+        let nodes = if self.transport.shm { Vec::new() } else { nodes(topology, ranks, &self.transport) };
+        self.apart.clear();
+        for (at, node) in nodes.iter().enumerate() {
+            self.apart.extend(node.ranks.iter().map(|&rank| (Rank(rank), at)));
+        }
         self
     }
 
@@ -418,47 +423,8 @@ impl<'t> Router<'t> {
     fn ways(&mut self, from: VertexId, to: VertexId) -> Option<&Ways> {
         let topology = self.topology;
         let before = self.roads.before.get_or_insert_with(|| links_before(topology));
-        let found = self.roads.fabric.entry((from, to)).or_insert_with(|| {
-            if let Some(near) = near_ways(topology, before, from, to) {
-                return Some(near);
-            }
-            // Breadth first from the source, with every link that shortens the way kept.
-            let mut seen: FxHashMap<VertexId, u32> = FxHashMap::from_iter([(from, 0)]);
-            let mut came: FxHashMap<VertexId, Vec<(LinkId, VertexId, u64)>> = FxHashMap::default();
-            let mut queue = std::collections::VecDeque::from([from]);
-            while let Some(at) = queue.pop_front().filter(|&at| at != to) {
-                let hops = seen[&at] + 1;
-                for (id, next, link) in topology.links_from(at) {
-                    if !link.kind.is_network() || !is_switch(topology, next) {
-                        continue;
-                    }
-                    let known = *seen.entry(next).or_insert_with(|| {
-                        queue.push_back(next);
-                        hops
-                    });
-                    if known == hops {
-                        came.entry(next).or_default().push((id, at, link.rate.get()));
-                    }
-                }
-            }
-            seen.get(&to)?;
-            let mut on: FxHashMap<VertexId, Vec<(LinkId, VertexId, u64)>> = FxHashMap::default();
-            let mut back = std::collections::VecDeque::from([to]);
-            while let Some(at) = back.pop_front() {
-                for &(id, before, rate) in came.get(&at).into_iter().flatten() {
-                    let list = on.entry(before).or_default();
-                    if list.is_empty() {
-                        back.push_back(before);
-                    }
-                    list.push((id, at, rate));
-                }
-            }
-            let mut ways: Ways = on.into_iter().collect();
-            ways.iter_mut().for_each(|(_, links)| links.sort_unstable());
-            ways.sort_unstable_by_key(|(at, _)| (seen[at], *at));
-            Some(ways)
-        });
-        found.as_ref()
+        let find = || near_ways(topology, before, from, to).or_else(|| far_ways(topology, from, to));
+        self.roads.fabric.entry((from, to)).or_insert_with(find).as_ref()
     }
 
     /// The way through the network from one NIC to another by the fewest hops, for the `share`
@@ -530,7 +496,10 @@ impl<'t> Router<'t> {
 
     fn find_route(&mut self, src: Rank, dst: Rank, channel: ChannelId, nics: Option<(u32, u32)>) -> Option<Route> {
         if self.are_peers(src, dst) {
-            return self.peers(self.topology.gpu_of(src), self.topology.gpu_of(dst));
+            let route = self.peers(self.topology.gpu_of(src), self.topology.gpu_of(dst));
+            if route.is_some() || self.transport.shm {
+                return route;
+            }
         }
         self.network(src, dst, channel, nics)
     }
@@ -538,7 +507,10 @@ impl<'t> Router<'t> {
     /// Whether two ranks reach each other without the network: on one host unless its memory is not
     /// shared, in one NVLink domain where peer access is on.
     pub(crate) fn are_peers(&self, src: Rank, dst: Rank) -> bool {
-        self.transport.node_of(self.topology, src) == self.transport.node_of(self.topology, dst)
+        match (self.apart.get(&src), self.apart.get(&dst)) {
+            (Some(src), Some(dst)) => src == dst,
+            _ => self.transport.node_of(self.topology, src) == self.transport.node_of(self.topology, dst),
+        }
     }
 
     /// The device that has the NIC with a number in the node of a rank.
@@ -565,11 +537,12 @@ impl<'t> Router<'t> {
             nics: vec![],
         };
         let whole = |links: Vec<LinkId>| links.into_iter().map(|l| (Hop::Link(l), WEIGHT_ONE)).collect::<Leg>();
-        if let Some((links, class)) = &direct
-            && self.transport.peer_access == PeerAccess::On
-            && *class <= self.transport.p2p_level
-        {
+        let level = self.transport.direct_beside(self.topology, b, |gpu| self.members.contains(gpu));
+        if let Some((links, class)) = direct.as_ref().filter(|(_, class)| *class <= level) {
             return Some(route(whole(links.clone()), vec![], *class, false));
+        }
+        if !self.transport.shm {
+            return None;
         }
         // The receiver's side holds the buffer (NCCL_SHM_LOCALITY=2): the sender writes there.
         let Some(cpu) = self.cpu_of(b) else {
@@ -682,7 +655,9 @@ impl<'t> Router<'t> {
         let (links, class) = if sends { self.out(gpu, nic)? } else { self.inside(nic, gpu)? };
         route.class = route.class.max(class);
         let hops = |links: Vec<LinkId>| links.into_iter().map(move |l| (Hop::Link(l), share));
-        let rdma = !tcp && topology.nic(nic)?.gpudirect && class <= self.transport.gdr_level;
+        // Whether the NIC reaches the GPU that relays was asked before it was taken for that.
+        let near = class == PathClass::Pxn || class <= self.transport.gdr_level;
+        let rdma = !tcp && topology.nic(nic)?.gpudirect && near;
         let direct = rdma && !(sends && self.lines);
         // NCCL 2.30 `src/graph/paths.cc`: on Ampere and before, or as it is told.
         let needs = || topology.gpu(gpu).is_some_and(|g| g.compute_capability < 90);
@@ -725,44 +700,6 @@ impl<'t> Router<'t> {
         }
         Some(())
     }
-}
-
-fn is_switch(topology: &Topology, vertex: VertexId) -> bool {
-    matches!(topology.vertex(vertex).kind, VertexKind::NetSwitch { .. })
-}
-
-fn links_before(topology: &Topology) -> Before {
-    let mut before = Before::default();
-    for (id, from, to, link) in topology.links() {
-        if link.kind.is_network() && is_switch(topology, from) && is_switch(topology, to) {
-            before.entry(to).or_default().push((id, from, link.rate.get()));
-        }
-    }
-    before
-}
-
-/// All shortest ways from one switch to another that is joined to it, or to one that it is joined to: found at both
-/// ends, where a spine has thousands of links.
-fn near_ways(topology: &Topology, before: &Before, from: VertexId, to: VertexId) -> Option<Ways> {
-    if from == to {
-        return Some(Ways::new());
-    }
-    let links = |from| topology.links_from(from).filter(|l| l.2.kind.is_network() && is_switch(topology, l.1));
-    let mut first: Vec<_> = links(from).map(|(id, next, link)| (id, next, link.rate.get())).collect();
-    first.sort_unstable();
-    if first.iter().any(|link| link.1 == to) {
-        first.retain(|link| link.1 == to);
-        return Some(vec![(from, first)]);
-    }
-    let mut second = Before::default();
-    for &(id, at, rate) in before.get(&to)?.iter().filter(|last| first.iter().any(|link| link.1 == last.1)) {
-        second.entry(at).or_default().push((id, to, rate));
-    }
-    first.retain(|link| second.contains_key(&link.1));
-    second.values_mut().for_each(|links| links.sort_unstable());
-    let mut second: Ways = second.into_iter().collect();
-    second.sort_unstable_by_key(|(at, _)| *at);
-    (!second.is_empty()).then(|| std::iter::once((from, first)).chain(second).collect())
 }
 
 /// What has the lowest key.

@@ -63,6 +63,7 @@ fn nic(index: u32) -> VertexKind {
         rail: Some(index),
         card: None,
         management: false,
+        latency: None,
     })
 }
 

@@ -1,9 +1,8 @@
 //! Graphs that are given in place of the search, and which nodes they fit.
 
-use super::node::nodes;
+use super::node::gather;
 use crate::ids::{Rank, VertexId};
 use crate::nccl::graphs::{Graph, Pattern};
-use crate::nccl::transport::Transport;
 use crate::topology::Topology;
 
 /// Channels of ring and tree graphs: half of NCCL's `MAXCHANNELS`.
@@ -32,7 +31,7 @@ impl Given {
     /// What is missing, in words.
     pub fn check(&self, topology: &Topology, ranks: u32) -> Result<(), String> {
         let ranks = (0..ranks.min(topology.ranks())).map(Rank);
-        for node in nodes(topology, ranks, &Transport::default()) {
+        for node in gather(topology, ranks, |rank| topology.node_of(rank).0) {
             let gpus: Vec<u32> = node.gpus.iter().map(|g| g.0).collect();
             let first = topology.node_of(Rank(node.ranks[0]));
             let numbers = |nics: &[VertexId], from: u32| -> Vec<u32> {

@@ -17,20 +17,24 @@ mod system;
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use super::graphs::{ChannelPath, Graph, Graphs, Pattern};
-use super::transport::CrossNic;
+use super::transport::{CrossNic, Transport};
 use crate::ids::{Rank, VertexId};
+use crate::measurement::PeerAccess;
 use crate::memo::Memo;
 use crate::topology::Topology;
 use channels::Found;
 use connect::{Member, Searched};
 use find::{Wanted, find};
 use given::{MOST_CHANNELS, misfit};
-use paths::{Paths, class};
+use node::gather;
+use paths::{Paths, class, left_together};
 use system::System;
 
 pub use given::Given;
-pub(crate) use node::{Node, nodes};
+pub(crate) use node::Node;
 pub use options::{Options, Sends};
 
 /// GPUs of a node up to which it is searched: NCCL keeps at most so many nodes (`NCCL_TOPO_MAX_NODES`).
@@ -72,12 +76,7 @@ impl Known {
 /// Nodes come in the order of their first rank.
 pub fn graphs_of(topology: &Topology, ranks: &[Rank], options: &Options, known: &Known) -> Graphs {
     let nodes = nodes(topology, ranks.iter().copied(), &options.transport);
-    let mut vertices: Vec<Vec<VertexId>> = vec![Vec::new(); topology.hosts().len()];
-    for (id, vertex) in topology.vertices() {
-        if let Some(of) = vertex.host.and_then(|h| vertices.get_mut(h.index())) {
-            of.push(id);
-        }
-    }
+    let vertices = by_host(topology);
     let told = format!("{:?}", Options { sends: Sends::default(), ..options.clone() });
     let members = nodes
         .iter()
@@ -87,6 +86,37 @@ pub fn graphs_of(topology: &Topology, ranks: &[Rank], options: &Options, known: 
         })
         .collect::<Vec<_>>();
     connect::agree(&members, options)
+}
+
+/// The nodes of a communicator in the order of their first rank. A host, or an NVLink domain, is several where GPUs
+/// neither reach each other directly nor share host memory.
+pub(crate) fn nodes(
+    topology: &Topology,
+    ranks: impl Iterator<Item = Rank> + Clone,
+    transport: &Transport,
+) -> Vec<Node> {
+    let whole = gather(topology, ranks.clone(), |rank| transport.node_of(topology, rank));
+    if transport.shm || transport.peer_access != PeerAccess::On {
+        return whole;
+    }
+    let vertices = by_host(topology);
+    let mut first: FxHashMap<u32, u32> = FxHashMap::default();
+    for node in &whole {
+        let together = left_together(&System::new(topology, node, &vertices, true, *transport));
+        first.extend(node.gpus.iter().zip(together).map(|(&(_, rank), place)| (rank, node.gpus[place].1)));
+    }
+    gather(topology, ranks, |rank| first.get(&rank.0).copied().unwrap_or(rank.0))
+}
+
+/// The vertices of each host.
+fn by_host(topology: &Topology) -> Vec<Vec<VertexId>> {
+    let mut vertices: Vec<Vec<VertexId>> = vec![Vec::new(); topology.hosts().len()];
+    for (id, vertex) in topology.vertices() {
+        if let Some(of) = vertex.host.and_then(|h| vertices.get_mut(h.index())) {
+            of.push(id);
+        }
+    }
+    vertices
 }
 
 /// All graphs of one node.

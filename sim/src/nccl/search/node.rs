@@ -3,7 +3,6 @@
 use rustc_hash::FxHashMap;
 
 use crate::ids::Rank;
-use crate::nccl::transport::Transport;
 use crate::topology::Topology;
 
 /// The ranks of a communicator that NCCL searches together.
@@ -22,13 +21,12 @@ impl Node {
     }
 }
 
-/// The nodes of a communicator in the order of their first rank ([`Transport::node_of`]).
-pub(crate) fn nodes(topology: &Topology, ranks: impl Iterator<Item = Rank>, transport: &Transport) -> Vec<Node> {
+/// The nodes of a communicator in the order of their first rank: ranks of which `of` is alike are on one.
+pub(super) fn gather(topology: &Topology, ranks: impl Iterator<Item = Rank>, of: impl Fn(Rank) -> u32) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
     let mut index: FxHashMap<u32, usize> = FxHashMap::default();
     for rank in ranks {
-        let of = transport.node_of(topology, rank);
-        let at = *index.entry(of).or_insert_with(|| {
+        let at = *index.entry(of(rank)).or_insert_with(|| {
             nodes.push(Node::default());
             nodes.len() - 1
         });

@@ -5,9 +5,7 @@
 use smallvec::SmallVec;
 
 use super::system::{LOC_BW, LinkType, NodeKind, System};
-use crate::measurement::PeerAccess;
 use crate::nccl::devices::share_out;
-use crate::nccl::graphs::CpuVendor;
 use crate::nccl::path::PathClass;
 use crate::nccl::transport::Transport;
 
@@ -144,17 +142,10 @@ impl Paths {
         self.local_cpu(system, gpu).map_or(0.0, |c| self.cpu[c][system.gpus[gpu].node].bw)
     }
 
-    /// GPUs further apart than several PCIe switches do not use peer access: their bytes go through the
-    /// CPU next to the receiver. Two GPUs below AMD CPUs do at any distance. `NCCL_P2P_LEVEL` says
-    /// otherwise, and without peer access (`NCCL_P2P_DISABLE`) no two GPUs do.
+    /// GPUs that are further apart than [`Transport::direct_up_to`] do not use peer access: their bytes go through
+    /// the CPU next to the receiver.
     fn avoid_far_peer_access(&mut self, system: &System) {
-        let transport = &system.transport;
-        let level = match transport.p2p_level {
-            _ if transport.peer_access != PeerAccess::On => kind::LOC,
-            set if set != Transport::default().p2p_level => kind_of(set),
-            _ if system.vendor == CpuVendor::Amd && system.gpus.len() <= 2 => kind::SYS,
-            _ => kind::PXB,
-        };
+        let level = direct_up_to(system);
         for to in 0..system.gpus.len() {
             for from in 0..system.gpus.len() {
                 if self.gpu_to_gpu(system, from, to).kind > level
@@ -277,6 +268,24 @@ impl Paths {
         }
         range
     }
+}
+
+/// Worst type of path over which GPUs reach each other directly.
+fn direct_up_to(system: &System) -> u8 {
+    kind_of(system.transport.direct_up_to(system.vendor, system.gpus.len()))
+}
+
+/// For each GPU, the place of the first GPU of those that it is left with where host memory is not shared: NCCL
+/// takes GPUs apart that do not reach each other directly (`ncclTopoTrimSystem`).
+pub(super) fn left_together(system: &System) -> Vec<usize> {
+    let level = direct_up_to(system);
+    let mut first: Vec<usize> = Vec::new();
+    for (place, gpu) in system.gpus.iter().enumerate() {
+        let paths = shortest(system, gpu.node);
+        let near = first.iter().zip(&system.gpus).filter(|(_, other)| paths[other.node].kind <= level);
+        first.push(near.map(|(&first, _)| first).min().unwrap_or(place));
+    }
+    first
 }
 
 /// Places of the paths with the highest bandwidth and, among those, the best type.

@@ -103,7 +103,7 @@ pub(super) fn nvlink_bw(capability: u32) -> f32 {
     }
 }
 
-/// Microseconds that a network device reports: only aws-ofi-nccl reports any, by platform
+/// Microseconds that a network device reports, where no file says it: only aws-ofi-nccl reports any, by platform
 /// (`include/nccl_ofi_param.h`, `src/platform-aws.c`): 150 for p3dn (V100), 75 for p4d, p5 and
 /// g5 (100 Gb/s devices), 35 for p5en and p6 (200 Gb/s and more).
 fn latency(kind: LinkKind, gb_per_s: f64, capability: u32) -> f32 {
@@ -112,21 +112,6 @@ fn latency(kind: LinkKind, gb_per_s: f64, capability: u32) -> f32 {
         LinkKind::Efa if gb_per_s < 25.0 => 75.0,
         LinkKind::Efa => 35.0,
         _ => 0.0,
-    }
-}
-
-/// NCCL's vendor for the name that a CPU reports.
-fn vendor_of(name: &str) -> CpuVendor {
-    let lower = name.to_ascii_lowercase();
-    let has = |part: &str| lower.contains(part);
-    if has("intel") {
-        CpuVendor::Intel
-    } else if has("amd") {
-        CpuVendor::Amd
-    } else if has("arm") || has("nvidia") || has("grace") {
-        CpuVendor::Arm
-    } else {
-        CpuVendor::Other
     }
 }
 
@@ -190,7 +175,7 @@ impl System {
                 },
                 VertexKind::Cpu { vendor } => {
                     if system.cpus.is_empty() {
-                        system.vendor = vendor_of(vendor);
+                        system.vendor = CpuVendor::of(vendor);
                     }
                     let at = system.node(NodeKind::Cpu);
                     system.cpus.push(at);
@@ -270,7 +255,11 @@ impl System {
             let port = self.node(NodeKind::Net);
             self.connect(node, port, LinkType::Net, bw);
             self.connect(port, node, LinkType::Net, bw);
-            let latency = if sockets { 0.0 } else { latency(first.kind, first.rate.gb_per_s(), capability) };
+            let latency = match first.latency {
+                _ if sockets => 0.0,
+                Some(known) => known.as_us() as f32,
+                None => latency(first.kind, first.rate.gb_per_s(), capability),
+            };
             let gdr = first.gpudirect && !sockets;
             self.nets.push(Net { node: port, nic: host.first_nic + first.index, bw, latency, gdr });
         }
