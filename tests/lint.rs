@@ -27,6 +27,7 @@ struct Sample {
     file: String,
     topology: Option<String>,
     nodes: Option<u32>,
+    nccl: Option<String>,
     findings: Vec<String>,
 }
 
@@ -45,7 +46,8 @@ fn found(sample: &Sample) -> Vec<String> {
         path if path.is_file() => path.display().to_string(),
         _ => name.clone(),
     });
-    let machine = topology.map(|name| SiteSpec { nodes: sample.nodes, ..SiteSpec::new(name) });
+    let machine =
+        topology.map(|name| SiteSpec { nodes: sample.nodes, nccl: sample.nccl.clone(), ..SiteSpec::new(name) });
     let input = Input::read(&root().join(FOLDER).join(&sample.file)).unwrap();
     let outcome = lint(&Request { inputs: vec![input], machine, ..Request::default() }).unwrap();
     let mut found: Vec<String> = (outcome.findings.iter())
@@ -182,7 +184,9 @@ fn outputs_say_where() {
     let (code, out, err) = collcast(&["lint", &bad]);
     assert_eq!(code, 1, "{err}");
     assert!(out.contains("numbers.bad.env:1: error: NCCL_BUFFSIZE=8M is read as 8 [number-with-text]"), "{out}");
-    assert!(out.contains("way out: ") && err.contains("4 errors"), "{out}{err}");
+    assert!(out.contains("way out: write NCCL_SHM_DISABLE=1\n") && err.contains("4 errors"), "{out}{err}");
+    let (_, out, err) = collcast(&["lint", &format!("{FOLDER}/lists.bad.env")]);
+    assert!(out.contains("way out: write NCCL_IB_HCA=mlx5_0,mlx5_1\n"), "{out}{err}");
     let (code, out, err) = collcast(&["lint", &format!("{FOLDER}/numbers.good.env")]);
     assert_eq!((code, out.as_str()), (0, ""), "{err}");
     assert!(err.contains("nothing is wrong with 4 settings in 1 place"), "{err}");

@@ -28,19 +28,11 @@ pub(super) fn check(
     machine: &Machine,
     found: &mut Found<'_>,
 ) -> Result<(), Error> {
-    let known: Vec<&Setting> =
-        settings.values().copied().filter(|s| s.is_known() && collcast_sim::nccl::is_read(&s.name)).collect();
-    let pairs = |without: Option<&str>| -> Vec<(String, String)> {
-        let kept = known.iter().filter(|s| without != Some(s.name.as_str()));
-        // A table of a tuner is a file of another machine.
-        let kept = kept.filter(|s| s.name != "NCCL_TUNER_CONFIG_FILE");
-        kept.map(|s| (s.name.clone(), s.value.clone())).collect()
-    };
     // What NCCL would not start with is a finding of its own.
-    let Ok(with) = machine.with(&pairs(None)) else { return Ok(()) };
+    let Ok(with) = machine.with_all(settings, None) else { return Ok(()) };
     let mut rows: Option<Vec<Option<Row>>> = None;
-    for setting in &known {
-        let Ok(without) = machine.with(&pairs(Some(&setting.name))) else { continue };
+    for setting in settings.values().filter(|setting| setting.is_read()) {
+        let Ok(without) = machine.with_all(settings, Some(&setting.name)) else { continue };
         if without.settings() == with.settings() {
             continue;
         }

@@ -1,7 +1,10 @@
 //! The machine that settings are judged on.
 
+use std::collections::BTreeMap;
+
 use collcast_sim::topology::LinkKind;
 
+use super::setting::Setting;
 use crate::error::Error;
 use crate::site::{Site, SiteSpec};
 
@@ -23,6 +26,14 @@ impl Machine {
         spec.load_onto(self.site.topology.clone())
     }
 
+    /// The same machine with all settings that NCCL reads but one.
+    pub(super) fn with_all(&self, settings: &BTreeMap<&str, &Setting>, but: Option<&str>) -> Result<Site, Error> {
+        let kept = settings.values().filter(|s| s.is_read() && but != Some(s.name.as_str()));
+        // A table of a tuner is a file of another machine.
+        let kept = kept.filter(|s| s.name != "NCCL_TUNER_CONFIG_FILE");
+        self.with(&kept.map(|s| (s.name.clone(), s.value.clone())).collect::<Vec<_>>())
+    }
+
     /// What was taken for granted.
     pub(super) fn notes(&self) -> Vec<String> {
         self.site.notes(collcast_sim::domain::Basis::default())
@@ -32,6 +43,7 @@ impl Machine {
     pub(super) fn has(&self, what: &str) -> bool {
         match what {
             "rdma" => self.has_rdma(),
+            "verbs" => self.site.nodes() > 1 && self.count(is_of_verbs) > 0,
             "nvlink" => self.has_nvlink(),
             "several-hosts" => self.site.nodes() > 1,
             _ => false,
@@ -50,9 +62,33 @@ impl Machine {
 
     /// RDMA devices of its first host.
     pub(super) fn nics(&self) -> usize {
+        self.count(|kind| is_of_verbs(kind) || matches!(kind, LinkKind::Efa | LinkKind::Slingshot))
+    }
+
+    /// NICs of its first host that are of some kinds.
+    fn count(&self, is: impl Fn(LinkKind) -> bool) -> usize {
         let topology = &self.site.topology;
-        let rdma = |kind| matches!(kind, LinkKind::Infiniband | LinkKind::Roce | LinkKind::Efa | LinkKind::Slingshot);
         let first = topology.hosts().first();
-        first.map_or(0, |host| host.nics.iter().filter_map(|&nic| topology.nic(nic)).filter(|n| rdma(n.kind)).count())
+        first.map_or(0, |host| host.nics.iter().filter_map(|&nic| topology.nic(nic)).filter(|n| is(n.kind)).count())
+    }
+}
+
+/// Whether NCCL's own verbs serve such NICs; the others have plugins, which read none of `NCCL_IB_*`.
+fn is_of_verbs(kind: LinkKind) -> bool {
+    matches!(kind, LinkKind::Infiniband | LinkKind::Roce)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: NICs of EFA are RDMA, and nothing that NCCL's verbs would serve.
+    #[test]
+    fn verbs_are_told_from_plugins() -> Result<(), Error> {
+        for (name, verbs) in [("aws-p5", false), ("dgx-h100", true)] {
+            let machine = Machine::load(&SiteSpec::new(name).nodes(2))?;
+            assert_eq!((machine.has("rdma"), machine.has("verbs")), (true, verbs), "{name}");
+        }
+        Ok(())
     }
 }

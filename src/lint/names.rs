@@ -1,5 +1,7 @@
 //! Names and values, beside the table of NCCL's variables.
 
+use std::collections::BTreeMap;
+
 use collcast_sim::collective::{Collective, DataType, Protocol, nearest};
 use collcast_sim::nccl::parameters::{Parameter, strtoll};
 use collcast_sim::nccl::settings::{NcclSettings, SettingsError};
@@ -50,6 +52,7 @@ pub(super) fn check(scope: &Scope, machine: Option<&Machine>, found: &mut Found<
     together(scope, found);
     out_of_clusters(scope, machine, found);
     let settings = scope.last();
+    sends(&settings, machine, found);
     if let Some(setting) = settings.get("NCCL_ALGO").filter(|s| s.is_known()) {
         left_without(setting, version, machine, found);
     }
@@ -125,6 +128,14 @@ fn value(setting: &Setting, version: Version, found: &mut Found<'_>) {
     let (text, line) = (setting.text(), setting.line);
     let value = setting.value.trim();
     let Some(known) = Parameter::of(&setting.name).filter(|_| !value.is_empty()) else { return };
+    match word(value).filter(|_| known.values.starts_with("0|1")) {
+        Some(true) => {
+            let way_out = format!("write {}=1", setting.name);
+            return found.add_with("number-with-text", line, format!("{text} is read as 0"), Some(way_out));
+        }
+        Some(false) => return found.add("word-for-zero", line, format!("{text} is read as 0")),
+        None => {}
+    }
     if known.is_number() {
         let (number, rest) = strtoll(value);
         let octal = value.len() > 1 && value.starts_with('0') && value.bytes().all(|b| b.is_ascii_digit());
@@ -142,6 +153,12 @@ fn value(setting: &Setting, version: Version, found: &mut Found<'_>) {
     if setting.name == "NCCL_DEBUG_SUBSYS" {
         return subsystems(setting, found);
     }
+    if LISTS.contains(&setting.name.as_str())
+        && let Some(device) = blank(&setting.value)
+    {
+        let way_out = format!("write {}={}", setting.name, setting.value.split_whitespace().collect::<String>());
+        return found.add_with("bad-value", line, format!("{text}: no device is called `{device}`"), Some(way_out));
+    }
     match understood(setting, version) {
         Err(error) => found.add("refused-value", line, error.to_string()),
         Ok(environment) => {
@@ -154,6 +171,24 @@ fn value(setting: &Setting, version: Version, found: &mut Found<'_>) {
             }
         }
     }
+}
+
+/// What a word switches, where NCCL reads a number.
+fn word(value: &str) -> Option<bool> {
+    match value.to_lowercase().as_str() {
+        "true" | "yes" | "on" => Some(true),
+        "false" | "no" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+/// Lists of devices, each with a port or without. Source: NCCL 2.28 `src/misc/utils.cc`, `parseStringList`.
+const LISTS: [&str; 3] = ["NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"];
+
+/// The first device of a list with a blank, which NCCL takes for a part of its name.
+fn blank(list: &str) -> Option<&str> {
+    let devices = list.trim_start_matches('^').trim_start_matches('=').split(',');
+    devices.filter_map(|device| device.split(':').next()).find(|device| device.contains(char::is_whitespace))
 }
 
 /// Parts of NCCL's log. Source: NCCL 2.28 `src/debug.cc`.
@@ -222,6 +257,25 @@ fn together(scope: &Scope, found: &mut Found<'_>) {
     {
         let what = format!("{} and {}: {} sockets", one.text(), other.text(), threads.saturating_mul(each));
         found.add("socket-threads", one.line.max(other.line), what);
+    }
+}
+
+/// A bound of all channels that sends and receives go beyond.
+fn sends(settings: &BTreeMap<&str, &Setting>, machine: Option<&Machine>, found: &mut Found<'_>) {
+    let Some(setting) = settings.get("NCCL_MAX_NCHANNELS").filter(|setting| setting.is_known()) else { return };
+    let (most, rest) = strtoll(setting.value.trim());
+    // No more than 64, a power of two, are ever taken (`MAXCHANNELS`).
+    let Some(most) = u32::try_from(most).ok().filter(|most| !rest && (1..64).contains(most)) else { return };
+    if settings.contains_key("NCCL_MAX_P2P_NCHANNELS") {
+        return;
+    }
+    let taken = match machine.and_then(|machine| machine.with_all(settings, None).ok()) {
+        Some(site) => site.predictor().graph(site.topology.ranks(), site.settings()).p2p_channels.0,
+        None => most.next_power_of_two(),
+    };
+    if taken > most {
+        let what = format!("{}: sends and receives take up to {taken} channels", setting.text());
+        found.add("max-channels-and-sends", setting.line, what);
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use collcast_sim::nccl::parameters::strtoll;
+use collcast_sim::nccl::parameters::{Parameter, strtoll};
 use serde::Deserialize;
 
 use super::finding::Severity;
@@ -24,13 +24,13 @@ pub struct Rule {
     /// How bad what it finds is.
     pub severity: Severity,
     /// Conditions that must all hold: `NAME`, `!NAME`, `NAME=VALUE` (or `NAME=A|B`), `NAME~TEXT`,
-    /// `NAME>=NUMBER`.
+    /// `NAME>=NUMBER`. A value that NCCL does not take is none.
     #[serde(default)]
     pub when: Vec<String>,
     /// Texts of which a line of a log has one.
     #[serde(default)]
     pub log: Vec<String>,
-    /// What a machine must have, where one is known: `rdma`, `nvlink`, `several-hosts`.
+    /// What a machine must have, where one is known: `rdma`, `verbs`, `nvlink`, `several-hosts`.
     #[serde(default)]
     pub machine: Option<String>,
     /// What is wrong, after the settings that say it.
@@ -83,7 +83,7 @@ enum Condition<'r> {
     Absent(&'r str),
     /// `NAME=VALUE`: it has the value, or one of several, as text in any case or as a number.
     Is(&'r str, &'r str),
-    /// `NAME~TEXT`: it contains the text, in any case.
+    /// `NAME~TEXT`: it contains the text, in any case; what a list names behind `^` does not count.
     Has(&'r str, &'r str),
     /// `NAME>=NUMBER`.
     Least(&'r str, i64),
@@ -114,10 +114,14 @@ impl<'r> Condition<'r> {
             Self::Absent(_) => false,
             Self::Is(name, is) => {
                 let mut all = is.split('|');
+                let taken = Parameter::of(name).and_then(|parameter| parameter.takes(value)) != Some(false);
                 let same = |is| value.eq_ignore_ascii_case(is) || number().is_some_and(|n| strtoll(is) == (n, false));
-                setting.name == name && known && all.any(same)
+                setting.name == name && known && taken && all.any(same)
             }
-            Self::Has(name, part) => setting.name == name && known && value.to_lowercase().contains(part),
+            Self::Has(name, part) => {
+                let mut lists = value.split(';').filter(|list| !list.contains('^'));
+                setting.name == name && known && lists.any(|list| list.to_lowercase().contains(part))
+            }
             Self::Least(name, least) => setting.name == name && known && number().is_some_and(|n| n >= least),
             Self::Set(name) => match name.strip_suffix('*') {
                 Some(start) => setting.name.starts_with(start) && !value.is_empty(),
@@ -156,7 +160,11 @@ mod tests {
             ("A=loc", "A", "LOC", true),
             ("A=loc|0", "A", "0", true),
             ("A=1", "A", "$ONE", false),
+            ("NCCL_P2P_LEVEL=LOC", "NCCL_P2P_LEVEL", "LOC", true),
+            ("NCCL_P2P_LEVEL=LOC", "NCCL_P2P_LEVEL", "loc", false),
             ("A~tcp", "A", "my-TCP", true),
+            ("A~tcp", "A", "a:^tcp,b", false),
+            ("A~tcp", "A", "^b;a:tcp", true),
             ("A>=8", "A", "9", true),
             ("A>=8", "A", "9M", false),
             ("A_*", "A_B", "x", true),

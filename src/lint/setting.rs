@@ -28,6 +28,11 @@ impl Setting {
         !self.value.contains('$') && !self.value.contains("{{")
     }
 
+    /// Whether NCCL reads the variable, and its value is there.
+    pub(super) fn is_read(&self) -> bool {
+        self.is_known() && collcast_sim::nccl::is_read(&self.name)
+    }
+
     /// `NAME=VALUE`, short enough for a line.
     pub(super) fn text(&self) -> String {
         let value: String = self.value.chars().take(60).collect();

@@ -51,6 +51,8 @@ pub(super) fn conf(text: &str, from: u64) -> Scope {
         scope.set(name, if number_alone { value } else { plain }, Some(number));
     }
     scope.sign_twice();
+    // NCCL sets what is not set yet: of a name that is there twice the first holds, and here the last does.
+    scope.settings.reverse();
     scope
 }
 

@@ -12,8 +12,10 @@ const DEPTH_MAX: usize = 4;
 
 /// A whole script, with the directives of Slurm.
 pub(super) fn script(text: &str) -> Scope {
-    let directives = Directives::of(text);
-    let mut reader = Reader { directives, ..Reader::default() };
+    let mut reader = Reader { directives: Directives::of(text), ..Reader::default() };
+    for (line, directive) in directives(text) {
+        commands(directive, line).iter().for_each(|command| reader.options(command));
+    }
     reader.run(text, 1, 0);
     reader.finish(text)
 }
@@ -144,7 +146,12 @@ fn text_to(end: &str, letters: &mut impl Iterator<Item = char>) -> (String, u64)
     (text + &current, lines)
 }
 
-/// `#SBATCH` options that matter here.
+/// The options of `#SBATCH` lines, with these.
+fn directives(text: &str) -> impl Iterator<Item = (u64, &str)> {
+    (1_u64..).zip(text.lines()).filter_map(|(line, text)| Some((line, text.trim_start().strip_prefix("#SBATCH")?)))
+}
+
+/// `#SBATCH` options that matter here, beside those that set variables.
 #[derive(Default)]
 struct Directives {
     cpus_per_task: Option<(u64, u64)>,
@@ -155,8 +162,7 @@ struct Directives {
 impl Directives {
     fn of(text: &str) -> Self {
         let mut found = Self::default();
-        for (line, directive) in (1_u64..).zip(text.lines()) {
-            let Some(rest) = directive.trim_start().strip_prefix("#SBATCH") else { continue };
+        for (line, rest) in directives(text) {
             let words: Vec<&str> =
                 rest.split(|c: char| c.is_whitespace() || c == '=').filter(|w| !w.is_empty()).collect();
             let number = |text: Option<&&str>| -> Option<u64> {
@@ -345,8 +351,8 @@ impl Reader {
         }
     }
 
-    /// What `srun --export` hands on: `ALL,A=1,B='2,3'`. A comma ends a value that has no quotes. Without `ALL` nothing else
-    /// of the environment goes with it.
+    /// What `--export` of srun and sbatch hands on: `ALL,A=1,B='2,3'`. A comma ends a value that has no quotes. Without
+    /// `ALL` nothing else of the environment goes with it.
     fn pairs(&mut self, text: &str, line: u64) {
         let mut quoted = false;
         let parts: Vec<&str> = text
