@@ -169,6 +169,12 @@ fn caches_wait_for_nics_that_are_gone() {
     let tokens = |row: usize| found.rows[row].outcome.as_ref().unwrap().summary.tokens_per_s;
     assert!((cost(1) * tokens(1) / (2.0 * cost(0) * tokens(0)) - 1.0).abs() < 1e-9);
     assert!((cost(0) - 2.0 * 24.0 / (tokens(0) * 3600.0) * 1e6).abs() < 1e-6);
+    // What is assumed of one machine has its name, of both none.
+    let assumed = found.report().assumptions;
+    for note in ["dgx-h100: profile h100: ", "dgx-h200: profile h200: ", "steps take their kernels and exchanges alone"]
+    {
+        assert_eq!(assumed.iter().filter(|said| said.starts_with(note)).count(), 1, "{note}: {assumed:?}");
+    }
 }
 
 /// Goal: an hour of 100 requests a second over 64 GPUs is simulated whole, in as many steps as its workers have time for.

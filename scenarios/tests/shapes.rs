@@ -5,7 +5,7 @@
 use collcast_scenarios::memory::{Framework, plan};
 use collcast_scenarios::parallel::Parallel;
 use collcast_scenarios::transformer::hugging_face::read;
-use collcast_scenarios::transformer::{Activation, LayerKind, load};
+use collcast_scenarios::transformer::{Activation, Attention, LayerKind, load};
 use collcast_scenarios::work::{Piece, Repeated, layer};
 use collcast_sim::compute::{Kernel, Tokens};
 
@@ -18,15 +18,22 @@ fn kinds_have_their_own_defaults() {
         ((model.parameters().total() as f64 / 1e7).round() / 100.0, model.activation, notes)
     };
     let llama = r#""hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192"#;
+        "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "tie_word_embeddings": false"#;
     let of = |kind: &str, more: &str| mlp(&format!(r#"{{"model_type": "{kind}", {more}{llama}}}"#));
     assert_eq!(of("llama", r#""hidden_act": "gelu", "#), (8.03, Activation::GeGlu, vec![]));
     // One with LayerNorm and GELU has no gate: Starcoder 2 has 3.03 billion parameters by its paper.
     let starcoder = r#"{"model_type": "starcoder2", "hidden_size": 3072, "intermediate_size": 12288, "num_hidden_layers": 30,
         "num_attention_heads": 24, "num_key_value_heads": 2, "vocab_size": 49152, "max_position_embeddings": 16384,
-        "hidden_act": "gelu_pytorch_tanh", "norm_epsilon": 1e-5, "tie_word_embeddings": true}"#;
-    let (billions, _, notes) = mlp(starcoder);
-    assert!((billions - 3.03).abs() < 0.011 && notes[0].contains("read as `gpt_neox`"), "{billions} {notes:?}");
+        "hidden_act": "gelu_pytorch_tanh", "norm_epsilon": 1e-5}"#;
+    let (starcoder2, notes) = read(starcoder, "config.json").unwrap();
+    assert!(starcoder2.parameters().total() == 3_030_371_328 && notes[0].contains("read as `gpt_neox`"), "{notes:?}");
+    // `transformers` ties heads by default: a kind that does so is saved without the key, others say `false`.
+    assert!(starcoder2.tied && notes[1].contains("true is assumed"), "{notes:?}");
+    let (untied, notes) = read(&starcoder.replace("starcoder2", "gpt_neox"), "config.json").unwrap();
+    assert!(!untied.tied && notes[0].contains("false is assumed"), "{notes:?}");
+    // A model that sees has the key beside the table of its language model.
+    let seeing = format!("{{\"tie_word_embeddings\": false, \"text_config\": {starcoder}}}");
+    assert!(!read(&seeing, "config.json").unwrap().0.tied);
     let window = of("mistral", r#""sliding_window": 4096, "#).2;
     assert!(window.len() == 1 && window[0].contains("window of 4096"), "{window:?}");
     assert!(of("qwen2", r#""sliding_window": 4096, "use_sliding_window": false, "#).2.is_empty());
@@ -35,12 +42,13 @@ fn kinds_have_their_own_defaults() {
         "hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu", "max_position_embeddings": 8192}"#;
     assert_eq!(mlp(gemma), (8.54, Activation::GeGlu, vec![]));
     let neox = r#"{"model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 44,
-        "num_attention_heads": 64, "vocab_size": 50432, "hidden_act": "gelu_fast", "max_position_embeddings": 2048}"#;
+        "num_attention_heads": 64, "vocab_size": 50432, "hidden_act": "gelu_fast", "max_position_embeddings": 2048,
+        "tie_word_embeddings": false}"#;
     assert_eq!(mlp(neox), (20.55, Activation::Gelu, vec![]));
     let qwen2 = r#"{"model_type": "qwen2_moe", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
         "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 151936, "num_experts": 64,
         "num_experts_per_tok": 8, "moe_intermediate_size": 2560, "shared_expert_intermediate_size": 20480,
-        "max_position_embeddings": 32768}"#;
+        "max_position_embeddings": 32768, "tie_word_embeddings": false}"#;
     assert_eq!(mlp(qwen2), (57.41, Activation::SwiGlu, vec![]));
     let (sparse, notes) =
         read(&qwen2.replace("\"num_experts\"", "\"decoder_sparse_step\": 2, \"num_experts\""), "c").unwrap();
@@ -61,22 +69,69 @@ fn unknown_kinds_keep_their_experts() {
     let glm = r#"{"model_type": "glm4_moe", "hidden_size": 5120, "num_hidden_layers": 92, "num_attention_heads": 96,
         "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288, "moe_intermediate_size": 1536,
         "n_routed_experts": 160, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
-        "vocab_size": 151552, "max_position_embeddings": 131072}"#;
+        "vocab_size": 151552, "max_position_embeddings": 131072, "num_nextn_predict_layers": 1,
+        "tie_word_embeddings": false}"#;
     let (model, notes) = read(glm, "config.json").unwrap();
     assert!((model.parameters().total() as f64 / 1e9 - 355.0).abs() < 5.0, "{}", model.parameters().total());
     assert!(model.sequence == 131_072 && notes.iter().any(|note| note.contains("--seq")), "{notes:?}");
+    // Its module for a further token is counted, and what it is taken for is said.
+    assert!(model.predictions == 1 && notes.iter().any(|note| note.contains("num_nextn_predict_layers")), "{notes:?}");
     let olmoe = r#"{"model_type": "olmoe", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16,
         "num_key_value_heads": 16, "intermediate_size": 1024, "num_experts": 64, "num_experts_per_tok": 8,
-        "vocab_size": 50304, "max_position_embeddings": 4096}"#;
+        "vocab_size": 50304, "max_position_embeddings": 4096, "tie_word_embeddings": false}"#;
     let (model, _) = read(olmoe, "config.json").unwrap();
     assert!((model.parameters().total() as f64 / 1e9 - 6.9).abs() < 0.1, "{}", model.parameters().total());
     let other = olmoe.replace("num_experts\"", "moe_num_experts\"");
     let error = read(&other, "config.json").unwrap_err().render();
     assert!(error.contains("moe_num_experts") && error.contains("collcast/model/1"), "{error}");
+    for period in ["expert_layer_period", "attn_layer_period"] {
+        let jamba = |every: u64| olmoe.replace("\"num_experts\"", &format!("\"{period}\": {every}, \"num_experts\""));
+        let error = read(&jamba(2), "config.json").unwrap_err().render();
+        assert!(error.contains(period) && error.contains("collcast/model/1"), "{error}");
+        assert_eq!(read(&jamba(1), "config.json").unwrap().0, model);
+    }
     let stretched = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
         "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192}}"#;
     assert_eq!(read(stretched, "config.json").unwrap().0.sequence, 8192);
+}
+
+/// Goal: latent attention is read in a kind without experts. The total is that of the model's weights, 4.07 billion.
+#[test]
+fn latent_attention_needs_no_experts() {
+    let minicpm = r#"{"model_type": "minicpm3", "hidden_size": 2560, "intermediate_size": 6400, "num_hidden_layers": 62,
+        "num_attention_heads": 40, "num_key_value_heads": 40, "q_lora_rank": 768, "kv_lora_rank": 256,
+        "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "hidden_act": "silu", "rms_norm_eps": 1e-5, "vocab_size": 73448,
+        "max_position_embeddings": 32768}"#;
+    let (latent, notes) = read(minicpm, "config.json").unwrap();
+    let mla = Attention::Mla { heads: 40, q_lora: 768, kv_lora: 256, nope: 64, rope: 32, value: 64 };
+    assert_eq!(latent.attention, mla);
+    assert!((latent.parameters().total() as f64 / 1e9 - 4.07).abs() < 0.01, "{}", latent.parameters().total());
+    assert!(latent.tied && notes.len() == 3, "{notes:?}");
+    let given = minicpm.replace("\"rms_norm_eps\"", "\"v_head_dim\": 64, \"rms_norm_eps\"");
+    assert_eq!(read(&given, "config.json").unwrap().0, latent);
+    let plain = minicpm.replace("\"kv_lora_rank\": 256", "\"kv_lora_rank\": null");
+    assert_eq!(read(&plain, "config.json").unwrap().0.attention.kv_heads(), 40);
+}
+
+/// Goal: heads of MPT that share keys and values are those of its own table.
+#[test]
+fn mpt_has_its_own_keys_for_groups() {
+    let file = |attention: &str| {
+        format!(
+            r#"{{"model_type": "mpt", "d_model": 4096, "n_heads": 32, "n_layers": 32, "max_seq_len": 2048,
+            "vocab_size": 50368, "expansion_ratio": 4, "attn_config": {{"alibi": true, {attention}}}}}"#
+        )
+    };
+    for (attention, kv_heads) in [
+        (r#""attn_type": "multihead_attention""#, 32),
+        (r#""attn_type": "multiquery_attention""#, 1),
+        (r#""attn_type": "grouped_query_attention", "kv_n_heads": 8"#, 8),
+    ] {
+        assert_eq!(read(&file(attention), "config.json").unwrap().0.attention.kv_heads(), kv_heads, "{attention}");
+    }
+    let error = read(&file(r#""attn_type": "grouped_query_attention""#), "config.json").unwrap_err().render();
+    assert!(error.contains("`kv_n_heads` is to be"), "{error}");
 }
 
 /// Goal: gradients are shared where one backward pass makes and sums them; several micro-batches hold all of them.

@@ -18,6 +18,7 @@ mod vary;
 use crate::error::Error;
 use crate::watch::Watch;
 pub use options::{Choice, Options, Pick, Sites, compare, merged, part};
+pub(crate) use options::{each_once, told};
 pub use outcome::{Goodput, Layout, Outcome, Variation, Whole};
 use planning::Planning;
 pub use request::{Request, Upkeep};

@@ -226,18 +226,13 @@ pub fn merged(
         return Err(first.unwrap_or_else(|| Error::usage("there is nothing to plan", "name a machine and a count")));
     }
     judge(&mut options);
-    let mut inputs: Vec<Input> = Vec::new();
-    for input in options.iter().filter_map(|o| o.plan.as_ref().ok()).flat_map(|plan| &plan.inputs) {
-        if !inputs.contains(input) {
-            inputs.push(input.clone());
-        }
-    }
+    let planned = || options.iter().filter_map(|o| Some((o.name.as_str(), o.plan.as_ref().ok()?)));
     Ok(Options {
         fastest: pick(&options, Choice::time),
         cheapest: pick(&options, Choice::spent),
         scales: scaling(&options),
-        inputs,
-        notes: notes(&options),
+        inputs: each_once(planned().flat_map(|(_, plan)| plan.inputs.iter().cloned())),
+        notes: told(&planned().map(|(name, plan)| (name, plan.notes.as_slice())).collect::<Vec<_>>()),
         options,
     })
 }
@@ -329,18 +324,21 @@ fn scaling(options: &[Choice]) -> Vec<usize> {
     found
 }
 
-/// What was assumed of all options once, of some with their names.
-fn notes(options: &[Choice]) -> Vec<String> {
-    let planned: Vec<(&str, &Outcome)> =
-        options.iter().filter_map(|o| Some((o.name.as_str(), o.plan.as_ref().ok()?))).collect();
-    let mut all: Vec<String> = Vec::new();
-    for note in planned.iter().flat_map(|(_, plan)| &plan.notes) {
-        let of: Vec<&str> =
-            planned.iter().filter(|(_, plan)| plan.notes.contains(note)).map(|(name, _)| *name).collect();
-        let told = if of.len() == planned.len() { note.clone() } else { format!("{}: {note}", of.join(", ")) };
-        if !all.contains(&told) {
-            all.push(told);
+/// What was assumed of all that have a name once, of some with their names.
+pub(crate) fn told(all: &[(&str, &[String])]) -> Vec<String> {
+    each_once(all.iter().flat_map(|(_, notes)| *notes).map(|note| {
+        let of: Vec<&str> = all.iter().filter(|(_, notes)| notes.contains(note)).map(|(name, _)| *name).collect();
+        if of.len() == all.len() { note.clone() } else { format!("{}: {note}", of.join(", ")) }
+    }))
+}
+
+/// What is there several times once, in order.
+pub(crate) fn each_once<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for one in all {
+        if !found.contains(&one) {
+            found.push(one);
         }
     }
-    all
+    found
 }

@@ -20,7 +20,7 @@ pub struct Layout {
     pub tokens_per_s_per_gpu: f64,
     /// FLOPs of the model (causal, head counted, nothing computed again) over the dense peak of its precision.
     pub mfu: f64,
-    /// The same with what is computed again.
+    /// The same with what is computed again, by the time of its kernels on all stages.
     pub hfu: f64,
     /// Memory of the fullest stage.
     pub memory: memory::Stage,

@@ -4,8 +4,8 @@ use std::collections::BinaryHeap;
 
 use collcast_scenarios::device;
 use collcast_scenarios::memory::{self, Fit, Framework, Software};
-use collcast_scenarios::parallel::{Parallel, Schedule};
-use collcast_scenarios::training::calls::Calls;
+use collcast_scenarios::parallel::{Parallel, Schedule, Split};
+use collcast_scenarios::training::calls::{Calls, domain};
 use collcast_scenarios::training::{self, Span, Training};
 use collcast_scenarios::transformer::{self, Mask, Transformer};
 use collcast_sim::compute::{Compute, Precision};
@@ -187,7 +187,7 @@ impl Planning {
             Some(text) => {
                 let layout = self.given(request, text, calls)?;
                 let fitting = usize::from(layout.fits);
-                (vec![layout], (1, 1, fitting))
+                (vec![layout], (1, fitting, 1))
             }
             None => self.search(request, calls, watch)?,
         };
@@ -295,7 +295,7 @@ impl Planning {
         if !replicas_given && gpus.is_multiple_of(others) {
             parallel.data = u32::try_from(gpus / others).unwrap_or(u32::MAX);
         }
-        parallel.split = search::split(&self.model, &parallel);
+        parallel.split = Split::of(&self.model, &parallel);
         if parallel.ranks() != gpus {
             return Err(Error::usage(
                 format!("the layout {parallel} has {} ranks, and there are {gpus} GPUs", parallel.ranks()),
@@ -323,13 +323,11 @@ impl Planning {
         let tokens = self.tokens(&parallel);
         let flops = self.model.flops(parallel.sequence(&self.model), Mask::Causal).training() * tokens;
         let rate = parallel.ranks() as f64 * self.gpu.peak(self.software.execution.precision) * step.seconds;
-        let again =
-            if step.kernels > 0.0 { step.recomputed / (step.kernels - step.recomputed).max(1e-12) } else { 0.0 };
         Ok(Layout {
             text: parallel.to_string(),
             tokens_per_s_per_gpu: tokens / step.seconds / parallel.ranks() as f64,
             mfu: flops / rate,
-            hfu: flops / rate * (1.0 + again),
+            hfu: flops / rate * (1.0 + step.again),
             memory: memory.worst(),
             fits: matches!(fit, Fit::Fits { .. }),
             lacks: match fit {
@@ -344,7 +342,7 @@ impl Planning {
     /// The fastest layouts that fit: exactly those that simulating all of them would give, since a layout is left out only
     /// where its bound is no better than the last of those that are kept.
     fn search(&self, request: &Request, calls: &Calls<'_>, watch: &Watch) -> Result<Searched, Error> {
-        let all = search::layouts(&self.model, request, &self.base, calls.host());
+        let all = search::layouts(&self.model, request, &self.base, calls.domain());
         if all.is_empty() {
             return Err(self.nothing_divides(request));
         }
@@ -355,7 +353,7 @@ impl Planning {
             })
             .collect();
         if fitting.is_empty() {
-            return Err(self.nothing_fits(&all, request, calls.host()));
+            return Err(self.nothing_fits(&all, request, calls.domain()));
         }
         let known = training::Known::default();
         let mut bounded: Vec<(f64, &Parallel)> = (fitting.par_iter())
@@ -407,13 +405,16 @@ impl Planning {
     }
 
     /// By how much the smallest layout is too large, and on how few GPUs the model would fit.
-    fn nothing_fits(&self, all: &[Parallel], request: &Request, host: u64) -> Error {
+    fn nothing_fits(&self, all: &[Parallel], request: &Request, here: u64) -> Error {
         let total = |p: &Parallel| memory::plan(&self.model, p, &self.software).map_or(u64::MAX, |m| m.worst().total());
         let best = all.iter().min_by_key(|p| total(p));
         let (needs, text) = best.map_or((0, String::new()), |p| (total(p), p.to_string()));
+        // More GPUs may be more of a rack.
+        let most = SiteSpec { nodes: Some(MOST_HOSTS), ..request.site.clone() }.topology();
+        let domain = most.map_or(here, |topology| domain(&topology));
         let fewest = (1..=10).map(|log| request.gpus << log).find(|&gpus| {
             let request = Request { gpus, ..request.clone() };
-            let more = search::layouts(&self.model, &request, &self.base, host);
+            let more = search::layouts(&self.model, &request, &self.base, domain);
             more.iter().any(|p| total(p) <= self.usable())
         });
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
@@ -467,7 +468,7 @@ fn failed(error: training::TrainingError) -> Error {
         training::TrainingError::Layout(refused) => {
             let nearest: Vec<String> = refused.nearest.iter().map(ToString::to_string).collect();
             let way = if nearest.is_empty() {
-                "change the layout".to_owned()
+                "change more of the layout, --gpus or --global-batch: no near layout of as many GPUs works".to_owned()
             } else {
                 format!("these work: {}", nearest.join("; "))
             };

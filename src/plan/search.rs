@@ -29,15 +29,15 @@ fn powers(most: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(1_u64), |p| p.checked_mul(2)).take_while(move |p| *p <= most)
 }
 
-/// Every layout of `gpus` GPUs that the model allows, host by host: tensor and context ranks stay in a host's NVLink
-/// domain of `host` GPUs where they can.
-pub(super) fn layouts(model: &Transformer, request: &Request, base: &Parallel, host: u64) -> Vec<Parallel> {
+/// Every layout of a request's GPUs that the model allows, where NVLink joins all tensor ranks of a group: `domain`
+/// GPUs at most. A rack of 72 GPUs is taken to hold whole groups, as schedulers place jobs on 64 of them.
+pub(super) fn layouts(model: &Transformer, request: &Request, base: &Parallel, domain: u64) -> Vec<Parallel> {
     let heads = model.attention.heads();
     let sharded = base.zero == 3;
     let experts = model.experts.map_or(1, |e| e.count);
     let sequence = base.sequence(model);
     let mut all = Vec::new();
-    for tensor in powers(host).filter(|t| heads.is_multiple_of(*t) && request.gpus.is_multiple_of(*t)) {
+    for tensor in powers(domain).filter(|t| heads.is_multiple_of(*t) && request.gpus.is_multiple_of(*t)) {
         let rest = request.gpus / tensor;
         for context in
             powers(MOST_CONTEXT).filter(|c| rest.is_multiple_of(*c) && sequence / c >= LEAST_TOKENS.min(sequence))
@@ -86,7 +86,7 @@ fn variants(model: &Transformer, request: &Request, base: &Parallel, sizes: [u32
                     recompute,
                     ..*base
                 };
-                parallel.split = split(model, &parallel);
+                parallel.split = Split::of(model, &parallel);
                 if parallel.is_allowed(model) && passes(&parallel) <= MOST_PASSES {
                     all.push(parallel);
                 }
@@ -111,13 +111,4 @@ fn recomputes(model: &Transformer) -> Vec<Recompute> {
     let mut all = vec![Recompute::None, Recompute::Selective, Recompute::Full];
     all.extend((cheap != Modules::NONE).then_some(Recompute::Modules(cheap)));
     all
-}
-
-/// How layers are dealt to stages: evenly, or by Megatron-LM's layouts by hand, where embedding, head and modules that predict
-/// further tokens count as a layer each and that makes it even (`Et|(tt|)*30mL` of DeepSeek-V3 in Megatron-Bridge).
-pub(super) fn split(model: &Transformer, parallel: &Parallel) -> Split {
-    let whole = u64::from(parallel.pipeline) * u64::from(parallel.virtual_stages);
-    let even = model.layers.is_multiple_of(whole.max(1));
-    let by_hand = model.layers + 2 + model.predictions;
-    if !even && by_hand.is_multiple_of(whole.max(1)) { Split::Spread } else { Split::Even }
 }

@@ -5,6 +5,7 @@ use collcast_scenarios::serving::prefix::Reuse;
 use collcast_scenarios::serving::summary::{GOOD, Objective, Percentiles};
 
 use super::VERSION;
+use crate::plan::{each_once, told};
 use crate::serve::{BreakEven, Compared, Fleet, Outcome, Row, Sized, Smallest, Split};
 
 /// How sure forecasts of serving are.
@@ -396,17 +397,15 @@ impl Compared {
                 }
             });
         }
-        let ran = || self.rows.iter().filter_map(|row| row.outcome.as_ref().ok());
+        let ran = || self.rows.iter().filter_map(|row| Some((row.name.as_str(), row.outcome.as_ref().ok()?)));
         let mut hidden = Vec::new();
-        hidden.extend(ran().all(|run| run.path.is_none()).then_some("hand_off_p50_ms"));
+        hidden.extend(ran().all(|(_, run)| run.path.is_none()).then_some("hand_off_p50_ms"));
         hidden.extend(self.rows.iter().all(|row| row.price.is_none()).then_some("cost"));
         hidden.extend((ran().count() == self.rows.len()).then_some("refused"));
         super::hide(&mut table, &hidden);
         report.tables.push(table);
-        if let Some(first) = ran().next() {
-            report.inputs.clone_from(&first.inputs);
-            report.assumptions.clone_from(&first.notes);
-        }
+        report.inputs = each_once(ran().flat_map(|(_, run)| run.inputs.iter().cloned()));
+        report.assumptions = told(&ran().map(|(name, run)| (name, run.notes.as_slice())).collect::<Vec<_>>());
         report.verdict = Some(self.verdict());
         report
     }

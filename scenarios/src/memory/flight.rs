@@ -1,7 +1,7 @@
 //! How many micro-batches a stage holds at once.
 //!
-//! Source: Narayanan et al., SC'21, sections 2.2 and 2.3; Korthikanti et al., section 4.2.3; sail-sg/zero-bubble and
-//! deepseek-ai/DualPipe, README.
+//! Source: Narayanan et al., SC'21, sections 2.2 and 2.3; Korthikanti et al., section 4.2.3; Qi et al., ICLR 2024
+//! (ZB-H1); deepseek-ai/DualPipe, README.
 
 use crate::parallel::{Parallel, Schedule};
 
@@ -12,8 +12,9 @@ pub fn in_flight(parallel: &Parallel, stage: u64, chunks: &[u64]) -> f64 {
     let behind = p.saturating_sub(stage);
     match parallel.schedule {
         Schedule::Gpipe => m as f64,
-        // ZB-H1 moves weight gradients within the memory of one forward, one backward.
-        Schedule::OneForwardOneBackward | Schedule::ZeroBubble => m.min(behind) as f64,
+        Schedule::OneForwardOneBackward => m.min(behind) as f64,
+        // ZB-H1 keeps a micro-batch until its weight gradients are made: each stage holds as many as the first of 1F1B.
+        Schedule::ZeroBubble => m.min(p) as f64,
         Schedule::Interleaved if p == 1 => 1.0,
         // Chunks that are run before the first backward pass, and one: `2 (p - r - 1) + (v - 1) p + 1`.
         // They go through the chunks in groups of as many micro-batches as there are stages.

@@ -296,6 +296,7 @@ fn schedules_hold_what_their_authors_say() {
     assert_eq!([0, 3].map(|stage| of(Schedule::Gpipe, 1, 16, stage)), [16.0, 16.0]);
     assert_eq!([0, 3].map(|stage| of(Schedule::OneForwardOneBackward, 1, 16, stage)), [4.0, 1.0]);
     assert_eq!(of(Schedule::OneForwardOneBackward, 1, 2, 0), 2.0);
+    assert_eq!([(16, 0), (16, 3), (2, 3)].map(|(m, stage)| of(Schedule::ZeroBubble, 1, m, stage)), [4.0, 4.0, 2.0]);
     // 1 + (p - 1) / (p v) of all layers.
     assert_eq!(of(Schedule::Interleaved, 2, 16, 0), 4.0 * (1.0 + 3.0 / 8.0));
     assert_eq!(of(Schedule::DualPipe, 1, 16, 2), 5.0);

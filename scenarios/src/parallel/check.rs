@@ -13,7 +13,7 @@ use crate::transformer::Transformer;
 pub struct Refused {
     /// All rules that it breaks.
     pub violations: Vec<Violation>,
-    /// The nearest layouts that break none, those with the fewest changes first.
+    /// The nearest layouts of as many ranks that break none, those with the fewest changes first.
     pub nearest: Vec<Parallel>,
 }
 

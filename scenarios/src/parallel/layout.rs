@@ -57,7 +57,7 @@ pub enum Schedule {
     OneForwardOneBackward,
     /// The same, with several chunks of layers a stage.
     Interleaved,
-    /// Weight gradients fill the bubble, in the memory of one forward, one backward (ZB-H1).
+    /// Weight gradients fill the bubble; each stage holds as much as the first of one forward, one backward (ZB-H1).
     ZeroBubble,
     /// Both directions at once, with two copies of the parameters.
     DualPipe,
@@ -103,6 +103,17 @@ impl Default for Parallel {
             schedule: Schedule::OneForwardOneBackward,
             split: Split::Even,
         }
+    }
+}
+
+impl Split {
+    /// How the layers of a layout are dealt where nobody says so: evenly, or by Megatron-LM's layouts by hand. There
+    /// embedding, head and modules that predict further tokens count as a layer each, where that makes it even
+    /// (`Et|(tt|)*30mL` of DeepSeek-V3 in Megatron-Bridge).
+    pub fn of(model: &Transformer, parallel: &Parallel) -> Self {
+        let whole = u64::from(parallel.pipeline).saturating_mul(parallel.virtual_stages.into()).max(1);
+        let by_hand = model.layers + 2 + model.predictions;
+        if !model.layers.is_multiple_of(whole) && by_hand.is_multiple_of(whole) { Self::Spread } else { Self::Even }
     }
 }
 

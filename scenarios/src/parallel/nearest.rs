@@ -1,31 +1,37 @@
-//! The nearest layouts that work: of as many ranks where there are any, the fewest keys changed, then the least change of sizes.
+//! The nearest layouts that work: of as many ranks, the fewest keys changed, then the least change of sizes.
 
 use std::collections::BTreeSet;
 
-use super::{Parallel, Violation};
+use super::{Parallel, Recompute, Split, Violation};
 use crate::transformer::Transformer;
 
 /// Layouts that are named.
 const NAMED: usize = 3;
 /// Most keys that are changed at once.
 const CHANGES: usize = 3;
-/// Values of a key that are tried, by the number of keys: at most 84 x 8^3 = 43,000 layouts.
+/// Values of a key that are tried, by the number of keys: at most 286 x 8^3 = 146,000 layouts.
 const TRIED: [usize; CHANGES] = [64, 16, 8];
 
-/// Layouts without a violation, nearest first; none where no change of a few keys helps. Replicas take what the others leave
-/// of the ranks.
+/// Layouts without a violation, nearest first; none where no change of a few keys helps, or of the batch with them.
+/// Replicas take what the others leave of the ranks.
 pub(super) fn layouts(from: &Parallel, model: &Transformer, violations: &[Violation]) -> Vec<Parallel> {
     if violations.iter().any(|violation| violation.keys.iter().all(|key| get(from, key).is_none())) {
         return Vec::new();
     }
-    let keys: BTreeSet<&str> = violations.iter().flat_map(|violation| violation.keys).copied().collect();
-    let keys: Vec<&str> = keys.into_iter().filter(|key| get(from, key).is_some()).collect();
-    let most = CHANGES.min(keys.len());
-    for (ranks, changes) in [Some(from.ranks()), None].into_iter().flat_map(|ranks| (1..=most).map(move |n| (ranks, n)))
-    {
+    // Other replicas may need another batch; and where there are none left to take, a group of ranks becomes smaller.
+    let broken = || violations.iter().flat_map(|violation| violation.keys).copied().chain(["gbs"]);
+    let found = with_keys(from, model, broken());
+    if found.is_empty() { with_keys(from, model, broken().chain(["tp", "cp"])) } else { found }
+}
+
+/// Those that change some of the keys.
+fn with_keys<'k>(from: &Parallel, model: &Transformer, keys: impl Iterator<Item = &'k str>) -> Vec<Parallel> {
+    let keys: BTreeSet<&str> = keys.filter(|key| get(from, key).is_some()).collect();
+    let keys: Vec<&str> = keys.into_iter().collect();
+    for changes in 1..=CHANGES.min(keys.len()) {
         let mut found = Vec::new();
         for chosen in choices(&keys, changes) {
-            change(*from, &chosen, (model, ranks), TRIED[changes - 1], &mut found);
+            change(*from, &chosen, (model, from.ranks()), TRIED[changes - 1], &mut found);
         }
         if found.is_empty() {
             continue;
@@ -56,19 +62,17 @@ fn choices<'a>(keys: &[&'a str], count: usize) -> Vec<Vec<&'a str>> {
 fn change(
     mut layout: Parallel,
     keys: &[&str],
-    (model, ranks): (&Transformer, Option<u64>),
+    (model, ranks): (&Transformer, u64),
     tried: usize,
     found: &mut Vec<Parallel>,
 ) {
     let Some((key, rest)) = keys.split_first() else {
-        if let Some(ranks) = ranks {
-            let others = Parallel { data: 1, ..layout }.ranks();
-            layout.data = u32::try_from(ranks / others.max(1)).unwrap_or(u32::MAX);
-            if layout.ranks() != ranks {
-                return;
-            }
+        let others = Parallel { data: 1, ..layout }.ranks();
+        layout.data = u32::try_from(ranks / others.max(1)).unwrap_or(u32::MAX);
+        if !matches!(layout.split, Split::Ends { .. }) {
+            layout.split = Split::of(model, &layout);
         }
-        if layout.violations(model).is_empty() {
+        if layout.ranks() == ranks && layout.violations(model).is_empty() {
             found.push(layout);
         }
         return;
@@ -81,11 +85,11 @@ fn change(
     }
 }
 
-/// Values near another: small ones, powers of two times 1, 1.25, 1.5 and 1.75, divisors of the layers.
+/// Values near another: small ones and none, powers of two times 1, 1.25, 1.5 and 1.75, divisors of the layers.
 fn values(from: u64, model: &Transformer, most: usize) -> Vec<u64> {
     let steps = (2..30).flat_map(|power| (4..8).map(move |quarter| quarter << power));
     let divisors = (1..=model.layers.min(256)).filter(|size| model.layers.is_multiple_of(*size));
-    let all: BTreeSet<u64> = (1..16).chain(steps).chain(divisors).filter(|&value| value != from).collect();
+    let all: BTreeSet<u64> = (0..16).chain(steps).chain(divisors).filter(|&value| value != from).collect();
     let mut all: Vec<u64> = all.into_iter().collect();
     all.sort_by(|a, b| ratio(*a, from).total_cmp(&ratio(*b, from)));
     all.truncate(most);
@@ -97,10 +101,8 @@ fn ratio(a: u64, b: u64) -> f64 {
 }
 
 fn distance(from: &Parallel, to: &Parallel) -> f64 {
-    const KEYS: [&str; 9] = ["tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "gbs"];
-    let sizes: f64 = KEYS.iter().filter_map(|key| Some(ratio(get(from, key)?, get(to, key)?))).sum();
-    // The GPUs are usually given.
-    sizes + 4.0 * ratio(from.ranks(), to.ranks())
+    const KEYS: [&str; 11] = ["tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "gbs", "hsdp", "offload"];
+    KEYS.iter().filter_map(|key| Some(ratio(get(from, key)?, get(to, key)?))).sum()
 }
 
 fn get(layout: &Parallel, key: &str) -> Option<u64> {
@@ -114,7 +116,10 @@ fn get(layout: &Parallel, key: &str) -> Option<u64> {
         "etp" => layout.expert_tensor.into(),
         "mbs" => layout.micro_batch.into(),
         "gbs" => layout.global_batch,
+        "hsdp" => return layout.shard.map(u64::from),
         "sp" => u64::from(layout.sequence_parallel),
+        "offload" => layout.offload,
+        "recompute" => u64::from(layout.recompute != Recompute::None),
         _ => return None,
     })
 }
@@ -134,6 +139,10 @@ fn set(layout: &mut Parallel, key: &str, value: u64) -> bool {
         "ep" => layout.expert = size,
         "etp" => layout.expert_tensor = size,
         "mbs" => layout.micro_batch = size,
+        "hsdp" => layout.shard = Some(size),
+        "offload" => layout.offload = value,
+        "recompute" if size > 0 => return false,
+        "recompute" => layout.recompute = Recompute::None,
         _ => layout.sequence_parallel = size > 0,
     }
     true

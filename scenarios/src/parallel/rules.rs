@@ -29,7 +29,7 @@ impl Parallel {
             self.batch_rules(&mut broken);
             self.pipeline_rules(model, &mut broken);
             self.expert_rules(model, &mut broken);
-            self.sharing_rules(&mut broken);
+            self.sharing_rules(model, &mut broken);
             self.recompute_rules(model, &mut broken);
             self.offload_rules(model, &mut broken);
         }
@@ -150,7 +150,7 @@ impl Parallel {
         });
     }
 
-    fn sharing_rules(&self, broken: &mut Broken) {
+    fn sharing_rules(&self, model: &Transformer, broken: &mut Broken) {
         broken.unless(self.zero <= 3, &["zero"], || format!("zero is {}; the most is 3", self.zero));
         if let Some(shard) = self.shard.map(u64::from) {
             let replicas = u64::from(self.data) * u64::from(self.context);
@@ -158,7 +158,7 @@ impl Parallel {
                 format!("hsdp is {shard}, which does not divide the {replicas} ranks of dp x cp")
             });
             let experts = Self { shard: None, ..*self }.expert_shards();
-            let of_experts = experts <= shard || experts.is_multiple_of(shard.max(1));
+            let of_experts = model.experts.is_none() || experts <= shard || experts.is_multiple_of(shard.max(1));
             broken.unless(of_experts, &["hsdp", "ep"], || {
                 format!("hsdp is {shard}, which does not divide the {experts} replicas of an expert")
             });

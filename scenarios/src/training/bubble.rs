@@ -320,6 +320,8 @@ impl Run<'_> {
 mod tests {
     use super::super::timeline::unseen;
     use super::*;
+    use crate::memory::in_flight;
+    use crate::parallel::Parallel;
 
     struct Nothing;
     impl Around for Nothing {
@@ -328,18 +330,44 @@ mod tests {
         }
     }
 
-    fn step(order: Schedule, stages: usize, chunks: usize, micro_batches: u32, weights: f64) -> f64 {
+    fn pipeline(order: Schedule, stages: usize, chunks: usize, micro_batches: u32, weights: f64) -> Pipeline {
         let each = |time: f64| vec![time / chunks as f64; chunks];
         let (forward, backward) = (each(1.0), each(2.0 - weights));
         let times = StageTimes { forward, backward, weights: each(weights), ..StageTimes::default() };
-        let pipeline = Pipeline {
-            order: Order::By(order),
-            micro_batches,
-            stages: vec![times; stages],
-            message: 0.0,
-            waits: false,
-        };
-        pipeline.run(&Nothing, &mut unseen).ends.into_iter().fold(0.0, f64::max)
+        Pipeline { order: Order::By(order), micro_batches, stages: vec![times; stages], message: 0.0, waits: false }
+    }
+
+    fn step(order: Schedule, stages: usize, chunks: usize, micro_batches: u32, weights: f64) -> f64 {
+        let ran = pipeline(order, stages, chunks, micro_batches, weights).run(&Nothing, &mut unseen);
+        ran.ends.into_iter().fold(0.0, f64::max)
+    }
+
+    /// Goal: a zero-bubble stage holds as many micro-batches as its memory counts, until their gradients of weights are
+    /// made.
+    #[test]
+    fn stages_hold_what_memory_counts() {
+        for micro_batches in [2_u32, 16] {
+            let schedule = crate::parallel::Schedule::ZeroBubble;
+            let global_batch = u64::from(micro_batches);
+            let parallel = Parallel { pipeline: 4, global_batch, schedule, ..Parallel::default() };
+            let mut spans = Vec::new();
+            pipeline(Schedule::OneForwardOneBackward, 4, 1, micro_batches, 1.0)
+                .run(&Nothing, &mut |span| spans.push(span));
+            for stage in 0..4 {
+                let own = || spans.iter().filter(|span| span.stage == stage);
+                let held = |at: f64| -> f64 {
+                    let change = |span: &Span| match span.doing {
+                        Doing::Pass { forward: true, .. } if span.start <= at => 1.0,
+                        Doing::Weights => -(span.end.min(at) - span.start).max(0.0),
+                        _ => 0.0,
+                    };
+                    own().map(change).sum()
+                };
+                let most = own().map(|span| held(span.start)).fold(0.0, f64::max);
+                let counted = in_flight(&parallel, stage as u64, &[1]);
+                assert!((most - counted).abs() < 1e-9, "{stage} of {micro_batches}: {most} for {counted}");
+            }
+        }
     }
 
     /// Goal: the published lengths. Source: Narayanan et al., SC 2021, 2.2; Qi et al., "Zero bubble pipeline

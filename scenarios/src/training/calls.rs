@@ -1,5 +1,6 @@
 //! What the exchanges of a layout take on a machine: each call simulated alone with its siblings, then remembered.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,6 +9,7 @@ use collcast_sim::collective::{Algorithm, Collective, DataType};
 use collcast_sim::compute::Compute;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::predict::{Choice, PredictError, Predictor, Settings};
+use collcast_sim::topology::Topology;
 use collcast_sim::transfer::{self, Fleet, Load, Place, TransferError, ways};
 use collcast_sim::units::{Bytes, SimDuration};
 use collcast_sim::workload::Device;
@@ -85,7 +87,14 @@ pub struct Calls<'a> {
     sms: u32,
     settings: Settings,
     host: u64,
+    domain: u64,
     known: Mutex<BTreeMap<Asked, Cost>>,
+}
+
+/// GPUs of a machine's first NVLink domain: those of a host, or of a rack whose hosts share their NVLink.
+pub fn domain(topology: &Topology) -> u64 {
+    let first = topology.node_of(Rank(0));
+    (0..topology.ranks()).take_while(|&r| topology.node_of(Rank(r)) == first).count() as u64
 }
 
 impl<'a> Calls<'a> {
@@ -96,12 +105,17 @@ impl<'a> Calls<'a> {
         let host = (0..topology.ranks()).take_while(|&r| topology.host_of(Rank(r)) == first).count() as u64;
         // A step starts each of its calls by itself, and never as a loop.
         let settings = Settings { cold: true, ..settings };
-        Self { predictor, sms: device.sms, settings, host, known: Mutex::default() }
+        Self { predictor, sms: device.sms, settings, host, domain: domain(topology), known: Mutex::default() }
     }
 
     /// GPUs of a host.
     pub fn host(&self) -> u64 {
         self.host
+    }
+
+    /// GPUs of an NVLink domain: see [`domain`].
+    pub fn domain(&self) -> u64 {
+        self.domain
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<Asked, Cost>> {
@@ -261,7 +275,8 @@ impl<'a> Calls<'a> {
     }
 
     /// A group of a shape on the first hosts, and those of its kind on the same hosts. Where the machine at hand is smaller
-    /// than members are apart, they are as far apart as it allows.
+    /// than members are apart, they are as far apart as it allows. Where some groups lie on one host and others on
+    /// several, all of them up to where that begins again: first one on most.
     fn groups(&self, shape: Shape) -> Vec<Vec<Rank>> {
         let ranks = u64::from(self.predictor.topology().ranks());
         let size = shape.size.min(ranks);
@@ -270,31 +285,42 @@ impl<'a> Calls<'a> {
             let most = (ranks - self.host.min(stride)) / (size - 1);
             stride = (most / self.host * self.host).max(most.min(self.host)).max(1);
         }
-        let blocks = (self.host / (size * stride)).max(1);
-        let mut groups = Vec::new();
-        for block in 0..blocks {
-            for offset in 0..stride.min(self.host) {
-                let first = block * size * stride + offset;
-                groups.push((0..size).map(|i| Rank(u32::try_from(first + i * stride).unwrap_or(0))).collect());
-            }
+        let span = size * stride;
+        let uneven = stride < self.host && !self.host.is_multiple_of(span) && !span.is_multiple_of(self.host);
+        let blocks = if uneven {
+            let again = (1..=self.host).find(|blocks| (blocks * span).is_multiple_of(self.host)).unwrap_or(1);
+            again.min(ranks / span)
+        } else {
+            self.host / span
+        };
+        let firsts = (0..blocks.max(1)).flat_map(|block| (0..stride.min(self.host)).map(move |i| block * span + i));
+        let group = |first: u64| (0..size).map(|i| Rank(u32::try_from(first + i * stride).unwrap_or(0))).collect();
+        let mut groups: Vec<Vec<Rank>> = firsts.map(group).collect();
+        if uneven {
+            let topology = self.predictor.topology();
+            let crosses = |pair: &&[Rank]| topology.node_of(pair[0]) != topology.node_of(pair[1]);
+            groups.sort_by_key(|group| Reverse(group.windows(2).filter(crosses).count()));
         }
         groups
     }
 }
 
 /// Tokens of each rank to their experts, of which each of `all` ranks has as many: so many bytes, a token counted for each of
-/// its experts. `domains` says where the ranks are.
+/// its experts. `domains` says where the ranks are, of which some may have more than others.
 fn tokens<D: PartialEq>(domains: &[D], all: u64, bytes: u64, routing: &Routing) -> Call {
     let n = domains.len();
     let once = bytes as f64 / f64::from(routing.experts.max(1));
-    let inside = domains.iter().filter(|domain| **domain == domains[0]).count().max(1);
-    let hosts = (all as f64 / inside as f64).max(1.0);
-    let to_host = once * routing.reaches(hosts);
-    // Its own tokens, and those that came from its place in every other host.
-    let to_rank = once * routing.reaches(all as f64) * hosts;
-    let bytes = |from: usize, to: usize| match (domains[from] == domains[to], from % inside == to % inside) {
-        (true, false) => to_rank,
-        (false, true) => to_host,
+    let of_same = |rank: usize, among: &[D]| among.iter().filter(|domain| **domain == domains[rank]).count();
+    // Ranks of each one's domain, its place among them, and how many such domains all would fill.
+    let inside: Vec<usize> = (0..n).map(|rank| of_same(rank, domains)).collect();
+    let place: Vec<usize> = (0..n).map(|rank| of_same(rank, &domains[..rank])).collect();
+    let parts: Vec<f64> = inside.iter().map(|&inside| (all as f64 / inside as f64).max(1.0)).collect();
+    let to_domain: Vec<f64> = parts.iter().map(|&parts| once * routing.reaches(parts)).collect();
+    let to_rank = once * routing.reaches(all as f64);
+    let bytes = |from: usize, to: usize| match (domains[from] == domains[to], place[from] % inside[to] == place[to]) {
+        // Its own tokens, and those that came from its place in every other domain.
+        (true, false) => to_rank * parts[to],
+        (false, true) => to_domain[to],
         _ => 0.0,
     };
     let counts: Vec<u64> = (0..n * n).map(|i| bytes(i / n, i % n).round() as u64).collect();
@@ -313,7 +339,11 @@ mod tests {
     use collcast_topologies::load_any;
 
     fn on<T>(hosts: u32, answer: impl FnOnce(&Calls<'_>) -> T) -> T {
-        let topology = load_any("dgx-h100", Some(hosts), None).unwrap();
+        on_machine("dgx-h100", hosts, answer)
+    }
+
+    fn on_machine<T>(name: &str, hosts: u32, answer: impl FnOnce(&Calls<'_>) -> T) -> T {
+        let topology = load_any(name, Some(hosts), None).unwrap();
         let profile = Profile::builtin("prior").unwrap();
         let device = crate::device(&topology).unwrap();
         let settings = Settings { nccl: NcclSettings::default(), ..Settings::default() };
@@ -349,10 +379,33 @@ mod tests {
             assert_eq!((ranks(4, 8).len(), &ranks(4, 8)[1]), (8, &vec![1, 9, 17, 25]));
             // Farther apart than the machine is large: as far as it goes, host by host.
             assert_eq!(ranks(2, 64)[0], [0, 24]);
+            // Two of four lie on two hosts, which are the slower ones.
+            assert_eq!(ranks(6, 1)[..2], [[6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 16, 17]]);
+            assert_eq!((ranks(6, 1).len(), ranks(3, 2).len(), ranks(12, 1).len()), (4, 8, 2));
             let none = Exchange::Collective(Collective::AllReduce);
             assert!(calls.cost(Shape { size: 1, stride: 1 }, none, 1 << 20).unwrap().is_none());
             assert!(calls.cost(Shape { size: 8, stride: 1 }, none, 0).unwrap().is_none());
         });
+    }
+
+    /// Goal: of groups that lie on one host or on two, the slowest sets the time; tokens reach all of both hosts.
+    #[test]
+    fn groups_that_hosts_do_not_divide_cross_them() {
+        on(3, |calls| {
+            let tokens = Exchange::Tokens(Routing { experts: 8, groups: 1, chosen: 1 });
+            for exchange in [Exchange::Collective(Collective::AllReduce), tokens] {
+                let shape = |size| Shape { size, stride: 1 };
+                let [six, eight] = [6, 8].map(|size| calls.cost(shape(size), exchange, 64 << 20).unwrap().unwrap());
+                assert!(six.seconds > eight.seconds, "{exchange:?}: {six:?} {eight:?}");
+            }
+        });
+        // Hosts of a rack share their NVLink.
+        on_machine("gb200-nvl72", 20, |calls| assert_eq!((calls.host(), calls.domain()), (4, 72)));
+        let call = tokens(&[0, 0, 1, 1, 1, 1], 6, 1 << 20, &Routing { experts: 1, groups: 1, chosen: 1 });
+        let counts = call.counts.unwrap();
+        let crossing: Vec<usize> = (0..36).filter(|at| (at / 6 < 2) != (at % 6 < 2) && counts[*at] > 0).collect();
+        // From places 0 and 1 to 2 and 3, and back from four places to two.
+        assert_eq!(crossing, [2, 9, 12, 19, 24, 31]);
     }
 
     /// Goal: tokens that go once to each host arrive no faster than published, and at 95% of the way back at least.

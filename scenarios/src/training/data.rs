@@ -242,7 +242,7 @@ pub(super) fn sharded(
     one.variance[1] += (between * (high - 1.0)).powi(2);
     let mut spent = Spent::default();
     spent.add(&one, training.parallel.micro_batches() as f64);
-    training.whole(&stages, spent, timer)
+    training.whole(&stages, (0, spent), timer)
 }
 
 /// What such a step has run so far.

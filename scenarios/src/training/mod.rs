@@ -161,5 +161,5 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
     spent.exposed[Kind::Pipeline as usize] += ran.sending[last];
     spent.exposed[Kind::Data as usize] += ends[last] - ran.ends[last];
     spent.seconds = ends.into_iter().fold(0.0, f64::max);
-    training.whole(&stages, spent, &timer)
+    training.whole(&stages, (last, spent), &timer)
 }

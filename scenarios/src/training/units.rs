@@ -49,6 +49,8 @@ pub struct Step {
     pub kernels: f64,
     /// Of these, what is computed a second time.
     pub recomputed: f64,
+    /// Of all stages, kernels of what is computed a second time, by all their others.
+    pub again: f64,
     /// What they take longer beside calls.
     pub slowed: f64,
     /// Waits for the host that issues kernels.
@@ -155,6 +157,15 @@ impl Stage {
         self.chunks.iter().flatten()
     }
 
+    /// Kernels that are computed a second time for a micro-batch, and all others.
+    fn kernels(&self) -> [f64; 2] {
+        self.units().fold([0.0; 2], |[again, once], unit| {
+            let others = unit.forward.kernels + unit.backward.kernels + unit.weights.kernels;
+            let count = unit.count as f64;
+            [again + unit.recompute.kernels * count, once + others * count]
+        })
+    }
+
     /// The GPU waits for the host in each pass, or where that needs longer for all of them: a host that is sooner through with
     /// one is ahead in later ones.
     fn wait_for_host(&mut self, in_each: bool) {
@@ -195,8 +206,9 @@ impl Stage {
     }
 }
 
-/// Of a layout, what the passes of its layers depend on; and the ranks of the job, of which the slowest sets the pace.
-type Key = (Parallel, bool, u64);
+/// Of a layout, what the passes of its layers depend on, and whether the host waits in them; and the ranks of the job, of
+/// which the slowest sets the pace.
+type Key = (Parallel, bool, bool, u64);
 
 /// Passes that are timed already: layouts that differ in replicas, stages and batches share them. For one model, framework
 /// and machine.
@@ -240,6 +252,7 @@ impl Training<'_> {
         let key = (
             Parallel { schedule: if self.delays() { Schedule::ZeroBubble } else { Schedule::Gpipe }, ..parallel },
             self.rough,
+            self.host_waits(),
             self.parallel.ranks(),
         );
         let of = || known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -475,7 +488,9 @@ impl Training<'_> {
                 }
                 next += count;
                 if next == self.model.layers && chunk + 1 == chunks && stage + 1 == stages.len() {
-                    units.push(layers.head);
+                    // A tied head is the embedding where one stage has both, else a copy.
+                    let parameters = if self.model.tied && stage == 0 { [0.0; 2] } else { layers.head.parameters };
+                    units.push(Unit { parameters, ..layers.head });
                     units.extend(layers.further.map(|unit| Unit { count: self.model.predictions, ..unit }));
                 }
                 all[stage].chunks.push(units);
@@ -494,8 +509,13 @@ impl Training<'_> {
         Ok(timer.call(pair, Exchange::Shift, bytes as u64)?.map_or(0.0, |cost| cost.seconds))
     }
 
-    /// The step with its optimizer, given what the busiest stage spent before it.
-    pub(crate) fn whole(&self, stages: &[Stage], mut spent: Spent, timer: &Timer<'_>) -> Result<Step, TrainingError> {
+    /// The step with its optimizer, given the busiest stage and what it spent before.
+    pub(crate) fn whole(
+        &self,
+        stages: &[Stage],
+        (busiest, mut spent): (usize, Spent),
+        timer: &Timer<'_>,
+    ) -> Result<Step, TrainingError> {
         let (mut optimizer, mut update) = (0.0_f64, 0.0_f64);
         for stage in stages {
             let sum = |place: usize| stage.units().map(|unit| unit.parameters[place] * unit.count as f64).sum::<f64>();
@@ -515,16 +535,16 @@ impl Training<'_> {
         let runs_ahead = self.parallel.pipeline < 2 && self.model.experts.is_none();
         let ahead = if runs_ahead { spent.issued.min(optimizer).max(0.0) } else { 0.0 };
         let seconds = (spent.seconds + optimizer - ahead).max(spent.host + update);
-        let issued = spent.issued + seconds - spent.seconds - optimizer;
+        let no_rounding = |time: f64| if time > ROUNDING * seconds { time } else { 0.0 };
+        let issued = no_rounding(spent.issued + seconds - spent.seconds - optimizer);
         let exposed: f64 = spent.exposed.iter().sum();
-        let mut rest = (seconds - optimizer - spent.kernels - spent.slowed - issued - exposed).max(0.0);
+        let mut rest = no_rounding(seconds - optimizer - spent.kernels - spent.slowed - issued - exposed);
         // Without other stages, passes wait for what replicas exchange.
         if self.parallel.pipeline < 2 {
-            let waits = std::mem::take(&mut rest);
-            spent.exposed[Kind::Data as usize] += if waits > ROUNDING * seconds { waits } else { 0.0 };
+            spent.exposed[Kind::Data as usize] += std::mem::take(&mut rest);
         }
-        let recomputed = stages.iter().map(|s| s.units().map(|u| u.recompute.kernels * u.count as f64).sum::<f64>());
-        let recomputed = recomputed.fold(0.0, f64::max) * self.through_each();
+        let [again, once] = stages.iter().map(Stage::kernels).fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d]);
+        let recomputed = stages[busiest].kernels()[0] * self.through_each();
         let off = (spent.kernels * self.kernels_off).powi(2);
         // Another host with the same GPUs issues as much in less time, or in more, where it sets the pace of all or of a pass.
         let host = spent.host + update;
@@ -539,9 +559,10 @@ impl Training<'_> {
             calls_off: spent.variance.map(f64::sqrt),
             kernels: spent.kernels,
             recomputed,
+            again: if once > 0.0 { again / once } else { 0.0 },
             slowed: spent.slowed,
             issued,
-            exposed: Kind::ALL.into_iter().zip(spent.exposed).filter(|(_, seconds)| *seconds > 0.0).collect(),
+            exposed: Kind::ALL.into_iter().zip(spent.exposed).filter(|(_, time)| no_rounding(*time) > 0.0).collect(),
             bubble: rest,
             optimizer,
             clock: timer.clock.share(),

@@ -41,7 +41,7 @@ pub fn read(text: &str, file: &str) -> Result<(Transformer, Vec<String>), Topolo
     let Value::Object(keys) = value else {
         return Err(TopologiesError::Syntax(source.whole("the file is JSON, but no object of keys", HINT)));
     };
-    let mut config = Config { source, keys: &keys, notes: Vec::new() };
+    let mut config = Config { source, file: &keys, keys: &keys, notes: Vec::new() };
     // Models that see keep their language model's keys in a table of their own.
     if let (Some(Value::Object(inner)), false) = (keys.get("text_config"), keys.contains_key("hidden_size")) {
         config.keys = inner;
@@ -59,6 +59,9 @@ const HINT: &str = "the config.json of a model's repository has model_type, hidd
 /// Keys of a file, and what was assumed while they were read.
 struct Config<'a> {
     source: Source<'a>,
+    /// All of the file.
+    file: &'a Map<String, Value>,
+    /// Those of the language model.
     keys: &'a Map<String, Value>,
     notes: Vec<String>,
 }
@@ -89,10 +92,11 @@ impl Config<'_> {
         })
     }
 
-    fn flag(&self, key: &str, default: bool) -> Result<bool, TopologiesError> {
-        match self.keys.get(key) {
-            None | Some(Value::Null) => Ok(default),
-            Some(value) => value.as_bool().ok_or_else(|| self.wrong(key, "true or false")),
+    /// Yes or no; none where the key is missing or null, beside the language model's keys as well.
+    fn flag(&self, key: &str) -> Result<Option<bool>, TopologiesError> {
+        match self.keys.get(key).or_else(|| self.file.get(key)) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => value.as_bool().map(Some).ok_or_else(|| self.wrong(key, "true or false")),
         }
     }
 
@@ -134,22 +138,36 @@ impl Config<'_> {
             }
             unknown => {
                 let shown: String = unknown.chars().take(40).collect();
-                let message = format!("model_type `{shown}` is not known, and the keys are not those of Llama");
-                let hint =
-                    format!("known: {}; a TOML of schema collcast/model/1 describes any other", MODEL_TYPES.join(", "));
-                Err(TopologiesError::Value(self.source.whole(message, hint)))
+                Err(self.unknown(format!("model_type `{shown}` is not known, and the keys are not those of Llama")))
             }
         }
+    }
+
+    fn unknown(&self, message: String) -> TopologiesError {
+        let known = MODEL_TYPES.join(", ");
+        let hint = format!("known: {known}; a TOML of schema collcast/model/1 describes another transformer");
+        TopologiesError::Value(self.source.whole(message, hint))
     }
 
     /// The known kind that has the same keys.
     ///
     /// # Errors
-    /// Experts that no known kind has in this way: a model without them would be a fraction of it.
+    /// Experts that no known kind has in this way: a model without them would be a fraction of it. Attention or experts
+    /// in one layer of several (Jamba): a model with them in all would be a multiple of it.
     fn likeness(&self, kind: &str) -> Result<&'static str, TopologiesError> {
         let has = |key| self.keys.contains_key(key);
-        let experts =
-            |(key, value): &(&String, &Value)| key.contains("expert") && value.as_u64().is_some_and(|n| n > 1);
+        // The first key of which `sought` holds, with a number.
+        let find = |sought: fn(&str, u64) -> bool| {
+            let found = self.keys.iter().find(|(key, value)| value.as_u64().is_some_and(|number| sought(key, number)));
+            found.map(|(key, _)| key.chars().take(40).collect::<String>())
+        };
+        let some = |key: &str, number| {
+            (key.ends_with("_layer_period") && number > 1) || (key.ends_with("_layer_offset") && number > 0)
+        };
+        if let Some(shown) = find(some) {
+            let message = format!("the layers are not alike (`{shown}`), and in a way that no known kind has");
+            return Err(self.unknown(message));
+        }
         Ok(match () {
             () if kind.starts_with("gemma") => "gemma",
             () if has("kv_lora_rank") && has("n_routed_experts") => "deepseek_v3",
@@ -158,7 +176,7 @@ impl Config<'_> {
             () if has("num_experts") && has("moe_intermediate_size") => "qwen3_moe",
             () if has("num_local_experts") && has("intermediate_size_mlp") => "llama4_text",
             () if has("num_local_experts") || has("num_experts") => "mixtral",
-            () => match self.keys.iter().find(experts) {
+            () => match find(|key, number| key.contains("expert") && number > 1) {
                 // LayerNorm and GELU come with an MLP without a gate (Starcoder 2, Phi).
                 None if !has("rms_norm_eps")
                     && self.keys.keys().any(|key| key.starts_with("layer_norm_eps") || key == "norm_epsilon")
@@ -167,13 +185,10 @@ impl Config<'_> {
                     "gpt_neox"
                 }
                 None => "llama",
-                Some((key, _)) => {
-                    let shown: String = key.chars().take(40).collect();
+                Some(shown) => {
                     let message =
                         format!("the model has experts (`{shown}`), and in a way that no known kind has them");
-                    let known = MODEL_TYPES.join(", ");
-                    let hint = format!("known: {known}; a TOML of schema collcast/model/1 describes any other");
-                    return Err(TopologiesError::Value(self.source.whole(message, hint)));
+                    return Err(self.unknown(message));
                 }
             },
         })
@@ -184,18 +199,44 @@ impl Config<'_> {
         collcast_sim::text::one_line(name).chars().take(80).collect()
     }
 
+    /// Whether the head is the embedding.
+    ///
+    /// Saved files leave out `true`, the default of `transformers`, unless `false` is their kind's own. Of the known
+    /// kinds of this make all but Gemma have that.
+    fn tied(&mut self, kind: &str) -> Result<bool, TopologiesError> {
+        match self.flag("tie_word_embeddings")? {
+            Some(tied) => Ok(tied),
+            None if kind == "gemma" => Ok(true),
+            None => {
+                let tied = self.text("model_type") != Some(kind);
+                self.assume(format!("`tie_word_embeddings` is missing; {tied} is assumed"));
+                Ok(tied)
+            }
+        }
+    }
+
+    /// Modules that predict further tokens.
+    fn predictions(&mut self, kind: &str) -> Result<u64, TopologiesError> {
+        let count = self.find("num_nextn_predict_layers")?.unwrap_or(0);
+        if count > 0 && kind != "deepseek_v3" {
+            self.assume("`num_nextn_predict_layers` are counted as modules of DeepSeek-V3's make".to_owned());
+        }
+        Ok(count)
+    }
+
     /// Llama and its kin: Mistral, Mixtral, Qwen2 and 3, Gemma, DeepSeek-V3, GPT-NeoX, Nemotron.
     fn llama(&mut self, kind: &str) -> Result<Transformer, TopologiesError> {
         let (hidden, heads) = (self.need("hidden_size")?, self.need("num_attention_heads")?);
         let deepseek = kind == "deepseek_v3";
-        let attention = if deepseek {
+        let attention = if deepseek || self.find("kv_lora_rank")?.is_some_and(|rank| rank > 0) {
             Attention::Mla {
                 heads,
                 q_lora: self.find("q_lora_rank")?.unwrap_or(0),
                 kv_lora: self.need("kv_lora_rank")?,
                 nope: self.need("qk_nope_head_dim")?,
                 rope: self.need("qk_rope_head_dim")?,
-                value: self.need("v_head_dim")?,
+                // MiniCPM 3 leaves it out.
+                value: if deepseek { self.need("v_head_dim")? } else { self.or("v_head_dim", hidden / heads.max(1))? },
             }
         } else {
             let head_dim = self.find("head_dim")?;
@@ -213,8 +254,8 @@ impl Config<'_> {
         let (nemotron, neox) = (kind == "nemotron", kind == "gpt_neox");
         self.note_window();
         let qwen2 = kind.starts_with("qwen2");
-        let attention_bias = self.flag("attention_bias", qwen2 || neox)?;
-        let mlp_bias = self.flag("mlp_bias", neox)?;
+        let attention_bias = self.flag("attention_bias")?.unwrap_or(qwen2 || neox);
+        let mlp_bias = self.flag("mlp_bias")?.unwrap_or(neox);
         if mlp_bias && !attention_bias {
             self.assume("biases of the MLP alone are not counted".to_owned());
         } else if attention_bias && !mlp_bias && !qwen2 {
@@ -226,7 +267,7 @@ impl Config<'_> {
             hidden,
             vocabulary: self.need("vocab_size")?,
             sequence: self.window()?,
-            tied: self.flag("tie_word_embeddings", kind == "gemma")?,
+            tied: self.tied(kind)?,
             norm: if nemotron || neox { Norm::Layer } else { Norm::Rms },
             biases: match (attention_bias, mlp_bias) {
                 (true, true) => Biases::All,
@@ -243,7 +284,7 @@ impl Config<'_> {
             },
             activation: self.activation(if nemotron { "relu2" } else { "silu" }, !nemotron && !neox)?,
             experts: self.experts(kind)?,
-            predictions: if deepseek { self.find("num_nextn_predict_layers")?.unwrap_or(0) } else { 0 },
+            predictions: self.predictions(kind)?,
         })
     }
 
@@ -371,7 +412,7 @@ impl Config<'_> {
             hidden,
             vocabulary: self.need("vocab_size")?,
             sequence: positions,
-            tied: self.flag("tie_word_embeddings", true)?,
+            tied: self.flag("tie_word_embeddings")?.unwrap_or(true),
             norm: Norm::Layer,
             biases: Biases::All,
             learned_positions: positions,
@@ -388,8 +429,16 @@ impl Config<'_> {
     fn mpt(&mut self) -> Result<Transformer, TopologiesError> {
         let (hidden, heads) = (self.need("d_model")?, self.need("n_heads")?);
         let sequence = self.need("max_seq_len")?;
-        let alibi = self.keys.get("attn_config").and_then(|a| a.get("alibi")).and_then(Value::as_bool).unwrap_or(false);
-        let biases = if self.flag("no_bias", false)? { Biases::None } else { Biases::All };
+        let of_attention = |key| self.keys.get("attn_config").and_then(|table| table.get(key));
+        let alibi = of_attention("alibi").and_then(Value::as_bool).unwrap_or(false);
+        let kv_heads = match of_attention("attn_type").and_then(Value::as_str) {
+            Some("multiquery_attention") => 1,
+            Some("grouped_query_attention") => of_attention("kv_n_heads")
+                .and_then(Value::as_u64)
+                .ok_or_else(|| self.wrong("kv_n_heads", "the heads of keys and values that groups of queries share"))?,
+            _ => heads,
+        };
+        let biases = if self.flag("no_bias")?.unwrap_or(false) { Biases::None } else { Biases::All };
         if biases == Biases::None {
             self.assume("norms are counted with a bias, which MPT without biases lacks".to_owned());
         }
@@ -405,7 +454,7 @@ impl Config<'_> {
             learned_positions: if alibi { 0 } else { sequence },
             rotary: false,
             dropout: false,
-            attention: Attention::Gqa { heads, kv_heads: heads, head_dim: hidden / heads.max(1), head_norm: false },
+            attention: Attention::Gqa { heads, kv_heads, head_dim: hidden / heads.max(1), head_norm: false },
             width: hidden.saturating_mul(self.or("expansion_ratio", 4)?),
             activation: Activation::Gelu,
             experts: None,

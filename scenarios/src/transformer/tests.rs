@@ -97,15 +97,16 @@ fn hugging_face_files_are_read() {
         "hidden_act": "silu", "rope_scaling": {"factor": 8.0}, "tie_word_embeddings": false}"#;
     let mixtral = r#"{"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "num_local_experts": 8,
-        "num_experts_per_tok": 2, "max_position_embeddings": 4096}"#;
+        "num_experts_per_tok": 2, "max_position_embeddings": 4096, "tie_word_embeddings": false}"#;
     let deepseek = r#"{"model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432,
         "num_hidden_layers": 61, "num_attention_heads": 128, "vocab_size": 129280, "q_lora_rank": 1536, "kv_lora_rank": 512,
         "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256, "n_shared_experts": 1,
         "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "topk_method": "noaux_tc",
-        "n_group": 8, "topk_group": 4, "num_nextn_predict_layers": 1, "max_position_embeddings": 4096}"#;
+        "n_group": 8, "topk_group": 4, "num_nextn_predict_layers": 1, "max_position_embeddings": 4096,
+        "tie_word_embeddings": false}"#;
     let nemotron = r#"{"model_type": "nemotron", "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 32,
         "num_attention_heads": 48, "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "relu2", "vocab_size": 256000,
-        "max_position_embeddings": 4096}"#;
+        "max_position_embeddings": 4096, "tie_word_embeddings": false}"#;
     let gpt = r#"{"model_type": "gpt2", "n_embd": 12288, "n_head": 96, "n_layer": 96, "n_positions": 2048,
         "vocab_size": 51200}"#;
     let mpt = r#"{"model_type": "mpt", "d_model": 4096, "n_heads": 32, "n_layers": 32, "max_seq_len": 2048,
@@ -176,6 +177,7 @@ proptest::proptest! {
         kind in proptest::sample::select(hugging_face::MODEL_TYPES),
         numbers in proptest::collection::vec(proptest::num::u64::ANY, 24),
         shift in 0_u32..64,
+        latent in proptest::bool::ANY,
     ) {
         let keys = [
             "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -184,7 +186,7 @@ proptest::proptest! {
             "n_routed_experts", "n_shared_experts", "n_embd", "n_head", "n_layer", "n_positions", "d_model",
         ];
         let mut text = format!("{{\"model_type\": \"{kind}\"");
-        for (key, number) in keys.iter().zip(&numbers) {
+        for (key, number) in keys.iter().zip(&numbers).filter(|(key, _)| latent || **key != "kv_lora_rank") {
             text.push_str(&format!(", \"{key}\": {}", number >> shift));
         }
         text.push('}');
