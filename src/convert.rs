@@ -10,9 +10,9 @@ use collcast_sim::ids::Rank;
 use collcast_sim::nccl::Plan;
 use collcast_sim::network::order;
 use collcast_sim::predict::{PredictError, Prediction};
-use collcast_sim::schedule::msccl::{ExportError, Imported, export, one_loop};
+use collcast_sim::schedule::msccl::{ExportError, Imported, export, one_loop, rewrite};
 use collcast_sim::schedule::verify::verify;
-use collcast_sim::schedule::{Order, Schedule};
+use collcast_sim::schedule::{Call, Order, Schedule};
 
 use crate::error::Error;
 use crate::query::Query;
@@ -41,12 +41,19 @@ pub struct Outcome {
     pub note: Option<String>,
 }
 
-/// Writes the algorithm, protocol and channels that a call would use, once through its loop of chunks.
+/// Writes the algorithm, protocol and channels that a call would use, once through its loop of chunks. An algorithm that was
+/// read keeps its own chunks and limits, whatever the call's size; its messages are those of the size.
 ///
 /// # Errors
 /// A call that has no schedule; a schedule that the format cannot hold.
 pub fn convert(site: &Site, query: &Query, target: Target) -> Result<Outcome, Error> {
-    let Written { text, note } = msccl(site, query)?;
+    let algorithm = matches!(target, Target::Msccl | Target::Mscclpp);
+    let Written { text, note, blocks } = match &query.schedule {
+        Some(imported) if algorithm => rewritten(site, query, imported)?,
+        _ => msccl(site, query)?,
+    };
+    let notes = note.into_iter().chain(blocks.filter(|_| algorithm));
+    let note = notes.reduce(|one, other| format!("{one}\n{other}"));
     let bytes = match target {
         Target::Msccl => text.into_bytes(),
         Target::Mscclpp => {
@@ -103,6 +110,8 @@ fn check_plan(site: &Site, query: &Query) -> Result<(), Error> {
 struct Written {
     text: String,
     note: Option<String>,
+    /// That the file has more thread blocks than the call.
+    blocks: Option<String>,
 }
 
 fn msccl(site: &Site, query: &Query) -> Result<Written, Error> {
@@ -113,10 +122,24 @@ fn msccl(site: &Site, query: &Query) -> Result<Written, Error> {
     match &query.schedule {
         Some(imported) => {
             let schedule = predictor.imported_schedule(imported, &query.call, &settings)?;
-            Ok(Written { text: written(&schedule, &imported.name)?, note: None })
+            Ok(Written { text: written(&schedule, &imported.name)?, note: None, blocks: None })
         }
         None => generated(query, &prediction, &order(&site.topology, query.call.ranks)),
     }
+}
+
+/// An algorithm that was read, as it was: proved by the call, and written at an element a chunk, which has each step once.
+fn rewritten(site: &Site, query: &Query, imported: &Imported) -> Result<Written, Error> {
+    site.check_graphs(query.call.ranks)?;
+    let predictor = site.predictor();
+    let settings = query.settings(site.settings());
+    query.predict(&predictor, &settings)?;
+    let parts = if imported.collective.size_is_total() { u64::from(imported.ranks) } else { 1 };
+    let call = Call { count: imported.chunks / parts, ..query.call.clone() };
+    let mut of_any_size = imported.clone();
+    (of_any_size.min_bytes, of_any_size.max_bytes) = (None, None);
+    let schedule = predictor.imported_schedule(&of_any_size, &call, &settings)?;
+    Ok(Written { text: rewrite(&schedule, imported)?, note: None, blocks: None })
 }
 
 /// The algorithm of a prediction, on as many of its channels as cut the call's buffer into equal chunks.
@@ -131,17 +154,32 @@ fn generated(query: &Query, prediction: &Prediction, order: &Order) -> Result<Wr
     let least = if query.channels.is_some() { wanted } else { 1 };
     for channels in (least..=wanted).rev() {
         let xml = of_channels(channels)?;
-        if Imported::parse(&xml, "")?.check(&query.call).is_ok() {
+        let imported = Imported::parse(&xml, "")?;
+        if imported.check(&query.call).is_ok() {
             let note =
                 format!("note: {channels} channels, not {wanted}, whose chunks cannot all be equal parts of {size}");
-            return Ok(Written { text: xml, note: (channels < wanted).then_some(note) });
+            let blocks = more_blocks(&imported, channels);
+            return Ok(Written { text: xml, note: (channels < wanted).then_some(note), blocks });
         }
     }
     let note = format!(
         "warning: the file is not for {size}: its elements are no multiple of the chunks of {wanted} channels; leave out \
          --channels, or use it for sizes that are"
     );
-    Ok(Written { text: of_channels(wanted)?, note: Some(note) })
+    let text = of_channels(wanted)?;
+    let blocks = more_blocks(&Imported::parse(&text, "")?, wanted);
+    Ok(Written { text, note: Some(note), blocks })
+}
+
+/// That an algorithm has more thread blocks than a call, which has one a channel.
+fn more_blocks(imported: &Imported, channels: u32) -> Option<String> {
+    let blocks = imported.gpus.iter().map(|gpu| gpu.blocks.len()).max().unwrap_or(0);
+    (blocks > channels as usize).then(|| {
+        format!(
+            "note: up to {blocks} thread blocks a GPU, and not the {channels} of the call: MSCCL has one for each pair of \
+             peers, so the file takes less time than the call"
+        )
+    })
 }
 
 /// A proved schedule as a file.

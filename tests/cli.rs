@@ -515,6 +515,38 @@ fn schedules_are_written_and_read() {
     check_refused(&["simulate", "h200x4", "--schedule", &wrong, "-s", "1M"], &["does not do what it says", "rank"]);
 }
 
+/// Goal: a file that is read and written is the same algorithm, with its chunks, limits and threads; one with more
+/// thread blocks than the call says so.
+#[test]
+fn schedules_are_written_as_they_were() {
+    let pairs = include_str!("../sim/tests/data/pairs2.xml");
+    let limits = r#"inplace="1" outofplace="0" minBytes="1024" maxBytes="1048576" nthreads="256""#;
+    let (_dir, given) = file("given.xml", pairs.replacen(r#"inplace="1""#, limits, 1).as_bytes());
+    let of = ["--schedule", given.as_str(), "--in-place", "-s", "1M"];
+    let (code, xml, err) = collcast(&[&["convert", "h200x4"][..], &of].concat());
+    assert_eq!(code, 0, "{err}");
+    assert!(xml.contains(r#"nchunksperloop="2""#) && xml.contains(&format!("{limits}>")), "{xml}");
+    assert_eq!(xml.matches("<step").count(), pairs.matches("<step").count());
+    let (_dir, written) = file("written.xml", xml.as_bytes());
+    let time = |path: &str| {
+        let args = ["simulate", "h200x4", "--schedule", path, "--in-place", "-s", "1M", "--format", "json"];
+        let (code, out, err) = collcast(&args);
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str::<serde_json::Value>(&out).unwrap()["rows"][0]["time_us"].as_f64().unwrap()
+    };
+    assert_eq!(time(&written), time(&given));
+    let (code, json, err) = collcast(&[&["convert", "h200x4", "--target", "mscclpp"][..], &of].concat());
+    assert_eq!(code, 0, "{err}");
+    let plan: Plan = serde_json::from_str(&json).unwrap();
+    let sizes = (plan.min_message_size, plan.max_message_size, plan.num_threads_per_block);
+    assert_eq!(sizes, (1024, 1 << 20, 256));
+    let tree = ["convert", "dgx-h100", "--algorithm", "coll_tree", "--protocol", "simple", "--channels", "2"];
+    let (code, _, err) = collcast(&tree);
+    assert!(code == 0 && err.contains("up to 56 thread blocks a GPU, and not the 2 of the call"), "{err}");
+    let ring = ["convert", "dgx-h100", "--algorithm", "ring", "--protocol", "simple", "--channels", "2"];
+    assert!(!collcast(&ring).2.contains("thread blocks"));
+}
+
 /// Goal: an algorithm is written as a plan of MSCCL++ that does what it should, told by the file's name too; what has no plan is
 /// refused by name with the way out.
 #[test]

@@ -107,6 +107,24 @@ fn the_same_file_twice_is_no_failure() {
     }
 }
 
+/// Goal: repeats that agree to the last digit stay, and a table that its file holds twice is told.
+#[test]
+fn repeats_stay_and_copies_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: String =
+        (0..9).flat_map(|at| [100, 100, 100, 140].map(|us| format!("all_reduce,8,{},{us}\n", 1024 << at))).collect();
+    let file = |name: &str, rows: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("collective,ranks,size_bytes,time_us\n{rows}")).unwrap();
+        path.display().to_string()
+    };
+    let (code, out, err) = collcast(&["compare", &file("a.csv", &rows), &file("b.csv", &rows.repeat(2))]);
+    assert_eq!(code, 0, "{err}");
+    let said = |side: &str| out.lines().find(|line| line.starts_with(side)).unwrap().to_owned();
+    assert!(said("# A: ").ends_with("a.csv, 36 rows"), "{out}");
+    assert!(said("# B: ").ends_with("b.csv, 36 rows; 36 more were second copies of rows of its files"), "{out}");
+}
+
 /// Goal: parts of one file are compared, and the output says what differs.
 #[test]
 fn parts_of_one_file_are_compared() {

@@ -262,6 +262,45 @@ fn a_hang_names_the_missing_rank() {
     assert_eq!((outcome.stuck[0].names.len(), outcome.stuck[0].missing.len()), (2, 0));
 }
 
+/// Goal: a call that all ranks came to, and that did not end, is never reported as ended: a warning where ranks agree, a failure
+/// where sizes differ, where a rank has not begun what others have ended, or where a message has no other end.
+#[test]
+fn a_hang_that_all_ranks_are_in_is_told() {
+    type Change<'c> = &'c dyn Fn(&mut Value);
+    let state = |state: &'static str| move |entry: &mut Value| entry["state"] = json!(state);
+    let larger = |entry: &mut Value| {
+        entry["state"] = json!("started");
+        for key in ["input_sizes", "output_sizes"] {
+            entry[key] = json!([[1 << 20]]);
+        }
+    };
+    let send = |entry: &mut Value| {
+        entry["state"] = json!("started");
+        entry["is_p2p"] = json!(true);
+        entry["profiling_name"] = json!("nccl:send 0->1");
+    };
+    let batched = |entry: &mut Value| {
+        send(entry);
+        entry["state"] = json!("scheduled");
+    };
+    let started = state("started");
+    let cases: [(Change<'_>, Change<'_>, i32, &str); 6] = [
+        (&started, &started, 0, "on ranks 0-1, though all ranks came: the network or a GPU hangs"),
+        (&started, &state("scheduled"), 0, "on ranks 0-1, though all ranks came"),
+        (&state("scheduled"), &state("completed"), 1, "ranks 0 have not begun it, and others have ended it"),
+        (&started, &larger, 1, "MiB) did not end: ranks do not agree"),
+        (&send, &|_| {}, 1, "(nccl:send 0->1) did not end: ranks 1 never came"),
+        (&batched, &|_| {}, 0, "all of which ended"),
+    ];
+    for (first, second, expected, says) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let files = [hang(folder.path(), 0, 30, first), hang(folder.path(), 1, 30, second)];
+        let (code, out, err) = collcast(&["trace", &files[0].to_string_lossy(), &files[1].to_string_lossy()]);
+        assert!(code == expected && err.contains(says), "{says}: {code}\n{out}{err}");
+        assert_eq!(err.contains("all of which ended"), says == "all of which ended", "{err}");
+    }
+}
+
 /// Goal: what is no trace is refused with what, where and the way out.
 #[test]
 fn refusals_say_the_way_out() {
@@ -322,8 +361,8 @@ fn formats_hold_the_calls() {
     assert_eq!(result["ranks"][1]["rank"], 1);
 }
 
-/// Goal: a step written as Chakra's traces is read as the step that it was, by the program, on the same machine; on a machine
-/// with a slower network it takes longer.
+/// Goal: a step written as Chakra's traces is read as the step that it was, by the program, on the same machine, as the guide's
+/// table says; on a machine with a slower network it takes longer.
 #[test]
 fn a_chakra_trace_is_the_step_that_it_was() {
     let room = tempfile::tempdir().unwrap();
@@ -332,10 +371,13 @@ fn a_chakra_trace_is_the_step_that_it_was() {
         assert_eq!(code, 0, "{err}");
         serde_json::from_str::<Value>(&out).unwrap()["rows"][0]["step_ms"].as_f64().unwrap()
     };
-    for name in ["gpt-ddp", "gpt-fsdp", "gpt-tensor", "gpt-pipeline"] {
+    let guide = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/howto/trace.md")).unwrap();
+    for name in ["ddp-buckets", "gpt-ddp", "gpt-fsdp", "gpt-tensor", "gpt-pipeline"] {
         let folder = room.path().join(name).display().to_string();
         let scenario = step(&["simulate", name, "--chakra", &folder]);
         let trace = step(&["trace", &folder, "--on", "h200x4"]);
+        let row = guide.lines().find(|line| line.starts_with(&format!("| `{name}` |"))).unwrap();
+        assert!(row.ends_with(&format!(" | {scenario:.2} | {trace:.2} |")), "{row}: {scenario} {trace}");
         assert!((trace / scenario - 1.0).abs() < 0.02, "{name}: {trace} ms of the trace, {scenario} of the scenario");
         let alone = step(&["trace", &folder, "--on", "dgx-h100", "--gpus", "1"]);
         assert!(alone > trace * 1.05, "{name}: {alone} ms with a GPU a host, {trace} with four");

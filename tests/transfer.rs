@@ -198,6 +198,27 @@ fn layers_hide_behind_a_prefill() {
     assert!((fast.seconds - (alone + alone / 320.0)).abs() < 0.001, "{fast:?} {alone}");
 }
 
+/// Goal: small pieces, which cost NICs time and copies none here, put no way with copies on top; where no other leads there, the
+/// answer says so. Large ones change nothing.
+#[test]
+fn pieces_of_copies_win_nothing() {
+    let with = |to: &str, block: Option<u64>| {
+        let found = transfer(&Request { block, ..on("dgx-h100", "gpu:0", to, 1 << 30) }).unwrap();
+        found.rows.iter().map(|row| (row.path.clone(), row.pieces_left_out)).collect::<Vec<_>>()
+    };
+    let small = with("gpu:8", Some(512));
+    let left_out = |path: &str| (path.to_owned(), true);
+    assert_eq!(small, [("rdma".to_owned(), false), left_out("tcp"), left_out("rdma-staged")]);
+    for block in [None, Some(256 << 20)] {
+        assert!(with("gpu:8", block).iter().chain(&with("gpu:1", block)).all(|row| !row.1), "{block:?}");
+    }
+    let near = ["transfer", "dgx-h100", "--from", "gpu:0", "--to", "gpu:1", "-s", "1G"];
+    let (code, out, err) = collcast(&[&near[..], &["--block", "4K"]].concat());
+    assert!(code == 0 && out.contains("pieces of 4 KiB as contiguous: nvlink"), "{out}");
+    assert!(err.contains("warning: nvlink takes") && err.contains("is not counted"), "{err}");
+    assert!(collcast(&near).2.contains("ok: nvlink takes"));
+}
+
 /// Goal: what makes no sense is refused with the way out, and exit code 2.
 #[test]
 fn slips_are_refused() {

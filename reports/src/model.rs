@@ -104,7 +104,7 @@ pub struct Table {
     pub detail: bool,
 }
 
-/// Bytes that no call has: a range of sizes up to here has no end.
+/// A range of sizes up to so many bytes has no end.
 const END: i128 = 1 << 62;
 
 /// A column of a [`Table`].
@@ -254,7 +254,7 @@ impl Column {
     /// A cell of it as people read it: sizes in binary units.
     pub(crate) fn shown(&self, cell: &Cell) -> String {
         match cell {
-            Cell::Int(value) if self.is_size() && *value >= END => "end".to_owned(),
+            Cell::Int(value) if self.key == "size_max_bytes" && *value >= END => "end".to_owned(),
             Cell::Int(value) if self.is_size() => {
                 u64::try_from(*value).map_or_else(|_| value.to_string(), |bytes| Bytes(bytes).about())
             }
@@ -320,5 +320,18 @@ impl From<usize> for Cell {
 impl<T: Into<Cell>> From<Option<T>> for Cell {
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Missing, Into::into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a range of sizes has no end where nothing limits it, and the size of a call is always one.
+    #[test]
+    fn only_ranges_have_no_end() {
+        let shown = |key: &'static str| Column::number(key, "size").shown(&Cell::Int(1 << 62));
+        assert_eq!([shown("size_max_bytes"), shown("size_bytes")], ["end".to_owned(), Bytes(1 << 62).about()]);
+        assert_eq!(Column::number("size_max_bytes", "to").shown(&Cell::Int(1 << 20)), "1 MiB");
     }
 }

@@ -192,6 +192,8 @@ pub struct Side {
     pub label: String,
     /// Rows that the conditions leave.
     pub rows: usize,
+    /// Rows of its files that repeat a table of theirs, and count once.
+    pub copies: usize,
     /// The files that rows are from.
     pub inputs: Vec<Input>,
     /// What is wrong with its files.
@@ -237,6 +239,7 @@ impl Side {
         Ok(Self {
             label: format!("{path}{conditions}"),
             rows: rows.len(),
+            copies: report.files.iter().map(|f| f.duplicates).sum(),
             inputs: report.files.iter().filter(|f| f.rows > 0).map(input).collect(),
             warnings: report.files.iter().filter_map(trouble).collect(),
             predicted,

@@ -189,13 +189,17 @@ fn profiled(traces: &[Trace], ranks: &[u32], outcome: &mut Outcome) -> Result<Ve
 /// What a flight recorder's dumps hold.
 fn recorded(traces: &[Trace], ranks: &[u32], outcome: &mut Outcome) -> Vec<Seen> {
     let mut seen = Vec::new();
-    let mut untimed = 0_usize;
+    let (mut untimed, mut batched) = (0_usize, 0_usize);
     for (trace, &rank) in traces.iter().zip(ranks) {
         let Recorded::Calls(entries) = &trace.recorded else { continue };
         untimed += entries.iter().filter(|e| e.state == State::Completed && e.duration_ms.is_none()).count();
+        batched += entries.iter().filter(|e| e.pair && e.state == State::Scheduled).count();
         seen.extend(Seen::of_entries(trace, rank, entries));
     }
     outcome.stuck = pending::stuck(traces, ranks);
+    if batched > 0 {
+        outcome.notes.push(format!("{batched} messages have no state of their own, as those of a batch"));
+    }
     if untimed > 0 {
         outcome.warnings.push(format!(
             "{untimed} calls have no duration: set TORCH_NCCL_ENABLE_TIMING=1 before the job, which times every call"

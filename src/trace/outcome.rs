@@ -147,10 +147,14 @@ pub struct Stuck {
     pub group: String,
     /// Its number in that group.
     pub sequence: u64,
-    /// What the ranks that reached it call it; more than one where they do not agree.
+    /// What the ranks that reached it call it, with type and size where those differ.
     pub names: Vec<String>,
+    /// Whether the ranks that reached it agree on what it is, its type and its size.
+    pub agree: bool,
     /// Ranks that wait in it.
     pub waiting: Vec<u32>,
+    /// Those of them that have not begun it, though others have ended it and could not without them.
+    pub not_begun: Vec<u32>,
     /// Ranks of the group whose files do not have it, though they have earlier calls.
     pub missing: Vec<u32>,
     /// Ranks of the group whose files were not given.
@@ -189,6 +193,13 @@ pub struct Outcome {
     pub grounds: Option<Grounds>,
 }
 
+impl Stuck {
+    /// Whether it shows a fault. A call that all ranks are in, and agree on, may have been under way when the dump was written.
+    pub fn failed(&self) -> bool {
+        !self.agree || [&self.not_begun, &self.missing, &self.unknown].iter().any(|ranks| !ranks.is_empty())
+    }
+}
+
 impl Outcome {
     /// Calls that are slower than they should be.
     pub fn slower(&self) -> impl Iterator<Item = (&CallRow, &Expected)> {
@@ -196,8 +207,8 @@ impl Outcome {
         expected.filter(|(_, expected)| expected.judgement == Judgement::Slower)
     }
 
-    /// Whether something is wrong: a call slower than it should be, or one that did not end.
+    /// Whether something is wrong: a call slower than it should be, or one that ranks did not reach or do not agree on.
     pub fn failed(&self) -> bool {
-        !self.stuck.is_empty() || self.slower().next().is_some()
+        self.stuck.iter().any(Stuck::failed) || self.slower().next().is_some()
     }
 }

@@ -22,11 +22,13 @@ pub struct Row {
     pub busy: f64,
     /// With a collective beside: seconds without it, and how much longer the collective takes than alone, of its time.
     pub beside: Option<(f64, f64)>,
+    /// Whether its contiguous pieces are copied, and a copy for each would take time that is not counted.
+    pub pieces_left_out: bool,
     /// Whether NIXL takes it by itself.
     pub nixl: bool,
 }
 
-/// A transfer by each way, the fastest first.
+/// A transfer by each way, the fastest first; those whose pieces are not counted come last.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
     /// The machine.

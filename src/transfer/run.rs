@@ -2,7 +2,7 @@
 
 use collcast_sim::ids::HostId;
 use collcast_sim::transfer::{Backend, Finished, Fleet, Load, Place, TransferError, Way, run, ways};
-use collcast_sim::units::{SimDuration, SimTime};
+use collcast_sim::units::{Bytes, SimDuration, SimTime};
 
 use super::outcome::{Outcome, Row};
 use super::places::places;
@@ -13,6 +13,9 @@ use crate::site::{Site, SiteSpec};
 
 /// Layers at most: more than any model has.
 const MOST_LAYERS: u64 = 4096;
+
+/// Part of a transfer's time from which on a copy for each contiguous piece would count.
+const COUNTS: f64 = 0.05;
 
 /// A pair of places with the ways between them.
 struct Pair {
@@ -54,7 +57,7 @@ pub fn transfer(request: &Request) -> Result<Outcome, Error> {
             }
         }
     }
-    rows.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    rows.sort_by(|a, b| a.pieces_left_out.cmp(&b.pieces_left_out).then(a.seconds.total_cmp(&b.seconds)));
     Ok(Outcome {
         machine: site.topology.name.clone(),
         from: request.from.clone(),
@@ -161,7 +164,7 @@ fn by(
         (1..=layers).map(|layer| SimTime(SimDuration::from_us(part * layer as f64 * 1e6).0)).collect();
     let ready = if request.prefill > 0.0 || layers > 1 { ready } else { Vec::new() };
     let mut loads = Vec::new();
-    let mut stages = 0;
+    let (mut stages, mut copies_s) = (0, 0.0_f64);
     for (index, pair) in (0..).zip(pairs) {
         let up_to = |i: u64| (u128::from(request.bytes) * u128::from(i) / pairs.len() as u128) as u64;
         let own = up_to(index + 1) - up_to(index);
@@ -172,6 +175,10 @@ fn by(
             left -= bytes;
             stages = way.stages.len();
             let block = request.block.unwrap_or(bytes.div_ceil(layers)).max(1);
+            // Posts to a NIC are counted by piece; copies are taken as contiguous.
+            let copies = way.stages.iter().filter(|stage| stage.posts.is_empty());
+            let start_s: f64 = copies.map(|stage| stage.start.as_us() * 1e-6).sum();
+            copies_s = copies_s.max(request.block.map_or(0.0, |block| bytes as f64 / block as f64 * start_s));
             loads.push(Load { way: way.clone(), bytes, block, register: request.register, ready: ready.clone() });
         }
     }
@@ -194,6 +201,7 @@ fn by(
         bound,
         busy,
         beside,
+        pieces_left_out: copies_s > COUNTS * end,
         nixl: false,
     })
 }
@@ -209,6 +217,14 @@ fn notes(request: &Request, site: &Site, fleet: &Fleet<'_>, rows: &[Row]) -> Vec
             "between hosts {:.2} ms go by before the first byte: Mooncake and vLLM on two hosts of 8 x H800; --profile with \
              another transfer.request changes it",
             site.profile.transfer_request().as_us() * 1e-3
+        ));
+    }
+    let left_out: Vec<&str> = rows.iter().filter(|row| row.pieces_left_out).map(|row| row.path.as_str()).collect();
+    if let (Some(block), false) = (request.block, left_out.is_empty()) {
+        notes.push(format!(
+            "copies take pieces of {} as contiguous: {} would take longer, and stand last",
+            Bytes(block).human(),
+            left_out.join(", ")
         ));
     }
     if request.from.starts_with("disk") || request.to.starts_with("disk") {

@@ -34,8 +34,13 @@ impl Outcome {
 
     fn assumptions(&self) -> Vec<String> {
         let sides = NAMES.iter().zip(&self.sides);
-        let mut lines: Vec<String> =
-            sides.map(|(name, side)| format!("{name}: {}, {} rows", side.label, side.rows)).collect();
+        let copies = |count: usize| match count {
+            0 => String::new(),
+            _ => format!("; {count} more were second copies of rows of its files"),
+        };
+        let said =
+            sides.map(|(name, side)| format!("{name}: {}, {} rows{}", side.label, side.rows, copies(side.copies)));
+        let mut lines: Vec<String> = said.collect();
         lines.extend(self.differences.iter().map(|d| format!("A and B differ in {d}")));
         let noise = match (self.between, self.repeats) {
             (Between::Same, _) => "A and B are the same rows of the same files: no noise is between them".to_owned(),

@@ -165,7 +165,7 @@ impl Outcome {
             Column::text("missing", "ranks that never came"),
             Column::text("unknown", "ranks without a file"),
         ];
-        let mut table = Table::new("stuck", "calls that did not end: the first of each group", columns);
+        let mut table = Table::new("stuck", "calls that did not end: the first of each group, and messages", columns);
         for row in &self.stuck {
             table.push([
                 row.group.as_str().into(),
@@ -210,13 +210,18 @@ impl Outcome {
         parts.extend(self.judged_in_words());
         if parts.is_empty() {
             let calls: f64 = self.calls.iter().map(|row| row.calls).sum();
-            parts.push(format!("{calls:.0} calls of a rank, all of which ended"));
+            parts.push(match self.calls.len() {
+                0 => "no call that was timed, and none that did not end".to_owned(),
+                _ => format!("{calls:.0} calls of a rank, all of which ended"),
+            });
         }
         let trust = self.grounds.as_ref().map(crate::confidence::Grounds::trust);
-        let status = match self.failed() {
-            true => Status::Failed,
-            false => trust.as_ref().map_or(Status::Ok, |trust| trust.status),
+        let least = match (self.failed(), self.stuck.is_empty()) {
+            (true, _) => Status::Failed,
+            (false, false) => Status::Warning,
+            (false, true) => Status::Ok,
         };
+        let status = trust.as_ref().map_or(Status::Ok, |trust| trust.status).max(least);
         Verdict {
             status,
             sentence: parts.join("; "),
@@ -304,10 +309,21 @@ impl Outcome {
 
 fn stuck_in_words(stuck: &Stuck) -> String {
     let what = format!("call {} of group {} ({}) did not end", stuck.sequence, stuck.group, stuck.names.join(" or "));
-    match (stuck.names.len(), stuck.missing.as_slice()) {
-        (2.., _) => format!("{what}: ranks do not agree on what it is"),
-        (_, []) => format!("{what}: ranks {} wait in it", listed(&stuck.waiting)),
-        (_, missing) => format!("{what}: ranks {} never came", listed(missing)),
+    let ranks = |ranks: &[u32]| if ranks.is_empty() { None } else { Some(listed(ranks)) };
+    if !stuck.agree {
+        format!("{what}: ranks do not agree on what it is")
+    } else if let Some(missing) = ranks(&stuck.missing) {
+        format!("{what}: ranks {missing} never came")
+    } else if let Some(idle) = ranks(&stuck.not_begun) {
+        format!("{what}: ranks {idle} have not begun it, and others have ended it, which they could not without them")
+    } else if stuck.unknown.is_empty() {
+        let waiting = listed(&stuck.waiting);
+        format!(
+            "{what} on ranks {waiting}, though all ranks came: the network or a GPU hangs, or it was under way when the \
+             dumps were written"
+        )
+    } else {
+        format!("{what}: ranks {} wait in it", listed(&stuck.waiting))
     }
 }
 

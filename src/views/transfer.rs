@@ -72,9 +72,13 @@ impl Outcome {
             busy if busy < HALF => format!("{takes}, most of it latency{than}"),
             _ => format!("{takes}, bound by {}{than}", best.bound),
         };
+        let (status, pieces) = match best.pieces_left_out {
+            true => (Status::Warning, "; what copies of its pieces cost is not counted"),
+            false => (Status::Ok, ""),
+        };
         Some(Verdict {
-            status: Status::Ok,
-            sentence,
+            status,
+            sentence: sentence + pieces,
             confidence: "low: nine published transfers between two hosts were forecast within 8%, others were not \
                          measured"
                 .to_owned(),

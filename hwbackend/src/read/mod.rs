@@ -229,7 +229,10 @@ impl FileReport {
             lines.push(format!("{place}: {} rows unusable (0.00, absent, or zero bytes)", self.unusable));
         }
         if self.duplicates > 0 {
-            lines.push(format!("{place}: {} rows are also in an earlier file and count once", self.duplicates));
+            lines.push(format!(
+                "{place}: {} rows are also in an earlier file, or once more in this one, and count once",
+                self.duplicates
+            ));
         }
         lines
     }
@@ -500,20 +503,32 @@ fn row_key(row: &Measurement) -> RowKey {
     (base_run(&row.run).to_owned(), row.collective, row.ranks, row.size.0, row.in_place, row.time.0)
 }
 
-/// Rows of a file that repeat earlier ones of it to the last digit, where most of its rows do: the file was put together
-/// from one table twice. Single times agree by chance.
+/// Rows of a file that are the table of a run once more: in its order, to the last digit, and whole. Single times agree by
+/// chance, and so do repeats of one size.
 fn copies_within(rows: &[Measurement]) -> Vec<usize> {
-    let mut seen = HashSet::new();
-    let is_copy = |row: &Measurement| {
-        let forced = (row.settings.algorithm, row.settings.protocol, row.settings.channels);
-        !seen.insert((row.run.clone(), row_key(row), forced, row.settings.registered))
+    let mut runs: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, row) in rows.iter().enumerate() {
+        runs.entry(&row.run).or_default().push(at);
+    }
+    let key = |at: usize| {
+        let (row, settings) = (&rows[at], &rows[at].settings);
+        let forced = (settings.algorithm, settings.protocol, settings.channels, settings.registered);
+        (row.collective, row.ranks, row.size, row.in_place, row.time, forced)
     };
-    let copies: Vec<usize> = rows.iter().map(is_copy).enumerate().filter_map(|(at, copy)| copy.then_some(at)).collect();
-    let first = rows.len() - copies.len();
-    if copies.len() >= COPIED && copies.len() * 10 >= first * 9 { copies } else { Vec::new() }
+    let copies = |places: Vec<usize>| {
+        let all = places.len();
+        let repeats = |table: &usize| {
+            all.is_multiple_of(*table)
+                && (*table..all).all(|at| key(places[at]) == key(places[at - table]))
+                && places[..*table].iter().map(|&at| key(at)).collect::<HashSet<_>>().len() >= COPIED
+        };
+        let table = (COPIED..=all / 2).find(repeats).unwrap_or(all);
+        places.into_iter().skip(table)
+    };
+    runs.into_values().flat_map(copies).collect()
 }
 
-/// Rows from which on a repetition is no chance.
+/// Rows of a table from which on a repetition is no chance.
 const COPIED: usize = 4;
 
 /// The run without the number that tells several of one file apart.

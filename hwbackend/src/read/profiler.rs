@@ -199,9 +199,7 @@ fn alike(call: &Call) -> Result<Alike, String> {
         return Err(format!("`{}` is no collective", shortened(&call.name)));
     };
     let Args { count, dtype, algorithm, protocol, channels, .. } = &call.args;
-    // Types of 8-bit floats have no forecast of their own; they are as large as bytes.
-    let known = if dtype.starts_with("ncclFloat8") { Ok(DataType::Uint8) } else { dtype.parse::<DataType>() };
-    let Ok(dtype) = known else {
+    let Ok(dtype) = dtype.parse::<DataType>() else {
         return Err(format!("`{}` is no type of NCCL", shortened(dtype)));
     };
     let size = count.checked_mul(dtype.size()).filter(|&size| size > 0 && size < 1 << 50).ok_or("no size")?;

@@ -10,7 +10,7 @@ pub(super) const PICOSECONDS: u64 = 1_000_000;
 pub(super) const IS_CPU_OP: &str = "is_cpu_op";
 /// Which collective: see [`COLLECTIVES`].
 pub(super) const COMM_TYPE: &str = "comm_type";
-/// Bytes of the whole operation, as nccl-tests counts them.
+/// Bytes of a message or a collective as ASTRA-sim takes them: of an all-gather what a rank gives, else as nccl-tests counts.
 pub(super) const COMM_SIZE: &str = "comm_size";
 /// Ends of a message.
 pub(super) const COMM_SRC: &str = "comm_src";
@@ -60,7 +60,9 @@ pub(super) const MEMORY: &str = "collcast.memory_ppm";
 pub(super) const FRAMEWORK: &str = "collcast.framework";
 /// Whether a copy engine does it.
 pub(super) const COPY_ENGINE: &str = "collcast.copy_engine";
-/// Element type of a collective.
+/// Bytes of an all-gather as nccl-tests counts them: what all ranks give. Files from before it have those in [`COMM_SIZE`].
+pub(super) const TOTAL: &str = "collcast.total_bytes";
+/// Element type of a collective; all of ours have it.
 pub(super) const DTYPE: &str = "collcast.dtype";
 /// Whether input and output share memory.
 pub(super) const IN_PLACE: &str = "collcast.in_place";

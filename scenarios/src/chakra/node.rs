@@ -51,7 +51,12 @@ pub(super) enum Does {
     Host,
     Compute(Compute),
     Copy(u32),
-    Collective(Members, Communicate),
+    Collective {
+        members: Members,
+        call: Communicate,
+        /// Whether its bytes are what one rank gives to an all-gather.
+        of_rank: bool,
+    },
     Message {
         sends: bool,
         members: Members,
@@ -113,13 +118,12 @@ impl Attributes {
     }
 }
 
-/// A file's rank and groups, and defaults.
+/// A file's rank, and defaults.
 pub(super) struct Context<'a> {
     pub(super) rank: u32,
     pub(super) world: u32,
     /// Its ranks: all.
     pub(super) all: &'a Arc<[u32]>,
-    pub(super) groups: &'a BTreeMap<String, Arc<[u32]>>,
     /// Part of the memory's rate that computations need which do not say so, in millionths.
     pub(super) memory_ppm: u32,
 }
@@ -190,15 +194,18 @@ impl Context<'_> {
                 return Err(format!("`comm_type` is {comm_type}; collectives have 0 to {}", names::BARRIER));
             }
         };
-        let bytes = if barrier { BARRIER_BYTES } else { bytes(size)? };
+        let total = attributes.integer(names::TOTAL).filter(|_| collective == Collective::AllGather);
+        let bytes = if barrier { BARRIER_BYTES } else { bytes(total.or(size))? };
         if let Some(Attribute { value: Some(Value::Bools(dims)), .. }) = attributes.take(names::INVOLVED_DIM)
             && dims.values.contains(&false)
         {
             unused.count(format!("attribute `{}`, where it leaves dimensions out", names::INVOLVED_DIM));
         }
         let [by_group, by_other] = names::PG_NAME.map(|name| attributes.text(name));
-        let members = self.named(by_group.or(by_other).unwrap_or_default())?;
-        let dtype = attributes.text(names::DTYPE).and_then(|name| name.parse().ok());
+        let members = Members::Named(by_group.or(by_other).unwrap_or_default(), None);
+        let dtype = attributes.text(names::DTYPE);
+        let of_rank = collective == Collective::AllGather && dtype.is_none();
+        let dtype = dtype.and_then(|name| name.parse().ok());
         let reduced = if bytes % 2 == 0 { DataType::Bfloat16 } else { DataType::Uint8 };
         // As scenarios take them: gradients are reduced in 16-bit floats, and scattered out of a buffer of copies.
         let dtype = dtype.unwrap_or(if collective.reduces() { reduced } else { DataType::Uint8 });
@@ -214,25 +221,23 @@ impl Context<'_> {
             protocol: attributes.choice::<Protocol>(names::PROTOCOL)?,
             channels: attributes.number(names::CHANNELS),
         };
-        let alone = match &members {
-            Members::Named(_, Some(ranks)) => ranks.len() < 2,
-            _ => false,
-        };
         if bytes == 0 {
             unused.count("collectives of no bytes, which NCCL leaves out".to_owned());
+            return Ok(Does::Nothing);
         }
-        Ok(if alone || bytes == 0 { Does::Nothing } else { Does::Collective(members, call) })
+        Ok(Does::Collective { members, call, of_rank })
     }
 
-    /// The ranks of a group: those that the file lists, or all.
-    fn named(&self, name: String) -> Result<Members, String> {
-        let ranks = match self.groups.get(&name) {
+    /// Gives a call the ranks of its group: those that the file lists, or all. A call of one rank does nothing.
+    pub(super) fn settle(&self, task: &mut Task, groups: &BTreeMap<String, Arc<[u32]>>) -> Result<(), String> {
+        let Does::Collective { members: Members::Named(name, listed), .. } = &mut task.does else { return Ok(()) };
+        let ranks = match groups.get(name.as_str()) {
             Some(ranks) if ranks.is_empty() => Some(Arc::clone(self.all)),
             Some(ranks) => Some(Arc::clone(ranks)),
             None if name.is_empty() || name == "0" => Some(Arc::clone(self.all)),
             None => None,
         };
-        let Some(ranks) = ranks else { return Ok(Members::Named(name, None)) };
+        let Some(ranks) = ranks else { return Ok(()) };
         if !ranks.contains(&self.rank) {
             return Err(format!("group `{name}` does not have rank {}, whose file this is", self.rank));
         }
@@ -242,7 +247,12 @@ impl Context<'_> {
                 self.world
             ));
         }
-        Ok(Members::Named(name, Some(ranks)))
+        let alone = ranks.len() < 2;
+        *listed = Some(ranks);
+        if alone {
+            task.does = Does::Nothing;
+        }
+        Ok(())
     }
 
     fn message(&self, attributes: &mut Attributes, sends: bool) -> Result<Does, String> {

@@ -23,11 +23,12 @@ enum Done {
     Nothing(Vec<usize>),
 }
 
-/// A program, and who takes part in the calls of each of its groups.
+/// A program, who takes part in the calls of each of its groups, and all-gathers whose bytes are what one rank gives.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Ordered {
     pub(super) program: Program,
     pub(super) groups: Vec<Members>,
+    pub(super) of_rank: Vec<usize>,
 }
 
 /// Why nodes have no order: the node, by its place, and the reason.
@@ -66,6 +67,7 @@ pub(super) fn ordered(
         places: &places,
         program: Program { streams: streams.values().cloned().collect(), ops: Vec::new() },
         groups: Vec::new(),
+        of_rank: Vec::new(),
         group_of: BTreeMap::new(),
         numbered: streams.keys().enumerate().map(|(place, &number)| (number, place)).collect(),
         named: BTreeMap::new(),
@@ -86,7 +88,7 @@ pub(super) fn ordered(
     builder.flush();
     match waits.iter().position(|&left| left > 0) {
         Some(place) => Err((place, "it waits for itself, by way of others or not".to_owned())),
-        None => Ok(Ordered { program: builder.program, groups: builder.groups }),
+        None => Ok(Ordered { program: builder.program, groups: builder.groups, of_rank: builder.of_rank }),
     }
 }
 
@@ -95,6 +97,7 @@ struct Builder<'t> {
     places: &'t FxHashMap<u64, usize>,
     program: Program,
     groups: Vec<Members>,
+    of_rank: Vec<usize>,
     group_of: BTreeMap<Members, usize>,
     /// Streams that have a number, and those that have none by what they are for.
     numbered: BTreeMap<i64, usize>,
@@ -145,6 +148,9 @@ impl Builder<'_> {
 
     fn push(&mut self, task: &Task, stream: usize, after: Vec<usize>, issue: SimDuration) -> usize {
         let (what, kind) = self.what(task);
+        if matches!(task.does, Does::Collective { of_rank: true, .. }) {
+            self.of_rank.push(self.program.ops.len());
+        }
         self.program.push(Op {
             label: Arc::clone(&task.name),
             kind: task.kind.clone().unwrap_or(kind),
@@ -186,8 +192,8 @@ impl Builder<'_> {
             Does::Host | Does::Nothing => ("host".to_owned(), StreamKind::Host),
             Does::Compute(_) => ("compute".to_owned(), StreamKind::Compute),
             Does::Copy(_) => ("copies".to_owned(), StreamKind::Copy),
-            Does::Collective(Members::Named(group, _), _) => (said(group), StreamKind::Communication),
-            Does::Collective(Members::Pair(..), _) => (String::new(), StreamKind::Communication),
+            Does::Collective { members: Members::Named(group, _), .. } => (said(group), StreamKind::Communication),
+            Does::Collective { members: Members::Pair(..), .. } => (String::new(), StreamKind::Communication),
             Does::Message { sends, members, .. } => {
                 let word = if *sends { "send" } else { "recv" };
                 (format!("{word} {}", ends(members)), StreamKind::Communication)
@@ -215,7 +221,7 @@ impl Builder<'_> {
             Does::Host | Does::Nothing => (What::Host(task.time), "host".into()),
             Does::Compute(compute) => (What::Compute(*compute), "computation".into()),
             &Does::Copy(memory_ppm) => (What::Copy { time: task.time, memory_ppm }, "copies".into()),
-            Does::Collective(members, call) => {
+            Does::Collective { members, call, .. } => {
                 let group = self.group(members);
                 let name = match members {
                     Members::Named(name, _) => said(name),

@@ -5,8 +5,8 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
 
 use collcast_sim::ids::Rank;
-use collcast_sim::units::SimDuration;
-use collcast_sim::workload::{OpGraph, Program, RankSpec, Stream, StreamKind};
+use collcast_sim::units::{Bytes, SimDuration};
+use collcast_sim::workload::{OpGraph, Program, RankSpec, Stream, StreamKind, What};
 use flate2::bufread::MultiGzDecoder;
 
 use super::error::ChakraError;
@@ -40,8 +40,8 @@ pub struct Recorded {
 pub struct Reader {
     world: u32,
     memory_ppm: u32,
-    /// Programs that differ.
-    programs: Vec<Program>,
+    /// Programs that differ, with their all-gathers whose bytes are what one rank gives.
+    programs: Vec<(Program, Vec<usize>)>,
     /// By rank.
     ranks: Vec<usize>,
     /// Groups of each rank, which may differ where programs do not.
@@ -75,9 +75,12 @@ impl Reader {
         let mut groups = BTreeMap::new();
         let mut nodes: Vec<Task> = Vec::new();
         let mut dependencies = 0;
+        let context = Context { rank, world: self.world, all: &all, memory_ppm: self.memory_ppm };
+        let refused =
+            |id, name: &str, reason| ChakraError::Node { file: file.to_owned(), id, name: shortened(name), reason };
         while let Some(node) = messages.next::<Node>()? {
             if node.kind == node_type::METADATA {
-                listed(&node, &mut groups);
+                listed(&node, &mut groups, &mut self.unused);
             }
             dependencies += node.ctrl_deps.len() + node.data_deps.len();
             let too_many = |limit: String| Err(ChakraError::TooLarge { file: file.to_owned(), limit });
@@ -87,28 +90,24 @@ impl Reader {
             if dependencies > DEPENDENCIES_MAX {
                 return too_many(format!("{DEPENDENCIES_MAX} dependencies"));
             }
-            let context = Context { rank, world: self.world, all: &all, groups: &groups, memory_ppm: self.memory_ppm };
             let (id, name) = (node.id, shortened(&node.name));
             let task = context.task(node, &mut self.unused);
-            nodes.push(task.map_err(|reason| ChakraError::Node { file: file.to_owned(), id, name, reason })?);
+            nodes.push(task.map_err(|reason| refused(id, &name, reason))?);
         }
-        let Ordered { program, groups } =
-            ordered(&nodes, &streams, &mut self.unused).map_err(|(place, reason)| ChakraError::Node {
-                file: file.to_owned(),
-                id: nodes[place].id,
-                name: shortened(&nodes[place].name),
-                reason,
-            })?;
+        // Groups may be listed behind the nodes that name them.
+        for task in &mut nodes {
+            context.settle(task, &groups).map_err(|reason| refused(task.id, &task.name, reason))?;
+        }
+        let Ordered { program, groups, of_rank } = ordered(&nodes, &streams, &mut self.unused)
+            .map_err(|(place, reason)| refused(nodes[place].id, &nodes[place].name, reason))?;
         self.groups.push(groups);
+        let program = (program, of_rank);
         let known = self.programs.iter().position(|other| *other == program);
         let program = match known {
             Some(known) => known,
             None => {
-                self.ops += program.ops.len();
-                if self.ops > OPS_MAX {
-                    let limit = format!("{OPS_MAX} operations, with those of the ranks before it that differ");
-                    return Err(ChakraError::TooLarge { file: file.to_owned(), limit });
-                }
+                self.ops += program.0.ops.len();
+                at_most(self.ops, file)?;
                 self.programs.push(program);
                 self.programs.len() - 1
             }
@@ -134,7 +133,7 @@ impl Reader {
             let (name, _) = told.keys().next().map_or_else(Default::default, |m| name(m));
             return Err(bad(&name, format!("there are {} groups and tags; at most {GROUPS_MAX} are read", told.len())));
         }
-        let mut graph = OpGraph { programs: self.programs, ..OpGraph::default() };
+        let mut graph = OpGraph::default();
         let mut numbers: BTreeMap<&Members, usize> = BTreeMap::new();
         for (members, ranks) in &told {
             let (name, listed) = name(members);
@@ -149,16 +148,39 @@ impl Reader {
             numbers.insert(members, graph.groups.len());
             graph.groups.push(ranks.into_iter().map(Rank).collect());
         }
-        for (program, groups) in self.ranks.iter().zip(&self.groups) {
-            graph.ranks.push(RankSpec {
-                program: *program,
-                groups: groups.iter().map(|members| numbers[members]).collect(),
-                pace_ppm: 1_000_000,
-                late: SimDuration::ZERO,
-            });
+        // Programs by the number of ranks in each of their groups, where all-gathers say what one rank gives.
+        let mut sized: BTreeMap<(usize, Vec<usize>), usize> = BTreeMap::new();
+        let mut ops = 0;
+        for (&program, members) in self.ranks.iter().zip(&self.groups) {
+            let groups: Vec<usize> = members.iter().map(|members| numbers[members]).collect();
+            let (as_read, of_rank) = &self.programs[program];
+            let sizes: Vec<usize> = groups.iter().map(|&group| graph.groups[group].len()).collect();
+            let key = (program, if of_rank.is_empty() { Vec::new() } else { sizes.clone() });
+            let next = graph.programs.len();
+            let program = *sized.entry(key).or_insert(next);
+            if program == next {
+                ops += as_read.ops.len();
+                at_most(ops, "the trace")?;
+                let mut whole = as_read.clone();
+                for &op in of_rank {
+                    let What::Collective(call) = &mut whole.ops[op].what else { continue };
+                    let bytes = call.bytes.0.checked_mul(sizes[call.group] as u64);
+                    let too_large =
+                        || bad(&name(&members[call.group]).0, "an all-gather has 16 EiB or more".to_owned());
+                    call.bytes = Bytes(bytes.ok_or_else(too_large)?);
+                }
+                graph.programs.push(whole);
+            }
+            graph.ranks.push(RankSpec { program, groups, pace_ppm: 1_000_000, late: SimDuration::ZERO });
         }
         Ok(Recorded { graph, warnings: self.unused.sentence().into_iter().collect() })
     }
+}
+
+/// Whether operations of all ranks that differ are as many as a step may have.
+fn at_most(ops: usize, file: &str) -> Result<(), ChakraError> {
+    let limit = format!("{OPS_MAX} operations, with those of the ranks before it that differ");
+    if ops > OPS_MAX { Err(ChakraError::TooLarge { file: file.to_owned(), limit }) } else { Ok(()) }
 }
 
 /// A group's name, and its ranks where they are known.
@@ -247,7 +269,7 @@ fn streams(head: &GlobalMetadata) -> BTreeMap<i64, Stream> {
 }
 
 /// Groups as PyTorch lists them: a JSON list of `pg_name` and `ranks` among the inputs.
-fn listed(node: &Node, groups: &mut BTreeMap<String, Arc<[u32]>>) {
+fn listed(node: &Node, groups: &mut BTreeMap<String, Arc<[u32]>>, unused: &mut Unused) {
     #[derive(serde::Deserialize)]
     struct Listed {
         pg_name: String,
@@ -258,6 +280,17 @@ fn listed(node: &Node, groups: &mut BTreeMap<String, Arc<[u32]>>) {
     let list = text.find("[{").zip(text.rfind("}]")).and_then(|(from, to)| text.get(from..to + 2));
     // PyTorch writes its strings once more as JSON.
     let list = list.map(|list| list.replace("\\\"", "\""));
-    let list: Option<Vec<Listed>> = list.and_then(|list| serde_json::from_str(&list).ok());
-    groups.extend(list.into_iter().flatten().map(|listed| (listed.pg_name, listed.ranks.into())));
+    let Some(list) = list else { return };
+    let entries: Vec<serde_json::Value> = serde_json::from_str(&list).unwrap_or_default();
+    if entries.is_empty() {
+        unused.count("lists of groups that are no JSON".to_owned());
+    }
+    for entry in entries {
+        match serde_json::from_value::<Listed>(entry) {
+            Ok(listed) => {
+                groups.insert(listed.pg_name, listed.ranks.into());
+            }
+            Err(_) => unused.count("groups that are listed without a name and ranks".to_owned()),
+        }
+    }
 }

@@ -248,6 +248,88 @@ fn traces_of_others() {
     }
 }
 
+/// Goal: an all-gather of another program has the bytes that each rank gives, as in ASTRA-sim, in groups that are listed or not;
+/// our own says both, and files of ours from before say the whole.
+#[test]
+fn all_gathers_have_what_a_rank_gives() {
+    let gather = |group: &str, more: &[(&str, Value)]| {
+        let mut node = collective(5, &[], group, 1000);
+        node.attr[0] = Attribute::new("comm_type", Value::Int64(2));
+        node.attr.extend(more.iter().map(|(name, value)| Attribute::new(name, value.clone())));
+        file(&[node])
+    };
+    let bytes = |files: &[Vec<u8>]| -> Vec<u64> {
+        let graph = read(files).unwrap().graph;
+        let of = |spec: &RankSpec| match &graph.programs[spec.program].ops[0].what {
+            What::Collective(call) => call.bytes.0,
+            other => panic!("{other:?}"),
+        };
+        graph.ranks.iter().map(of).collect()
+    };
+    assert_eq!(bytes(&[gather("0", &[]), gather("0", &[])]), [2000; 2]);
+    // Two of one group and three of another, which no file lists, in one program but for the groups' names.
+    let apart = ["3", "3", "4", "4", "4"].map(|group| {
+        let mut node = Node::decode_length_delimited(&gather(group, &[])[file(&[]).len()..]).unwrap();
+        node.attr.push(Attribute::new(names::KIND, Value::Text("gathers".to_owned())));
+        node.attr.push(Attribute::new(names::STREAM, Value::Int64(7)));
+        file(&[node])
+    });
+    assert_eq!(bytes(&apart), [2000, 2000, 3000, 3000, 3000]);
+    let old = ("collcast.dtype", Value::Text("bfloat16".to_owned()));
+    assert_eq!(bytes(&[gather("0", std::slice::from_ref(&old)), gather("0", &[old])]), [1000; 2]);
+    let mut program = Program::default();
+    let stream = program.stream("calls", StreamKind::Communication, true);
+    let call = Communicate {
+        group: 0,
+        collective: Collective::AllGather,
+        bytes: Bytes(1001),
+        dtype: DataType::Uint8,
+        in_place: true,
+        algorithm: Choice::Auto,
+        protocol: Choice::Auto,
+        channels: None,
+    };
+    program.push(Op {
+        label: "gather".into(),
+        kind: "kind".into(),
+        stream,
+        what: What::Collective(call),
+        after: Vec::new(),
+        issue: SimDuration::ZERO,
+        framework: false,
+    });
+    let rank = || RankSpec { program: 0, groups: vec![0], pace_ppm: 1_000_000, late: SimDuration::ZERO };
+    let graph = OpGraph {
+        programs: vec![program],
+        ranks: vec![rank(), rank()],
+        groups: vec![vec![Rank(0), Rank(1)]],
+        jitter: None,
+    };
+    let files = written(&graph);
+    assert_eq!(bytes(&files), [1001; 2]);
+    // Others read 501 of each rank.
+    assert_eq!(bytes(&files.iter().map(|file| without_ours(file)).collect::<Vec<_>>()), [1002; 2]);
+}
+
+/// Goal: a group has the ranks that are listed for it, also where the list is behind the nodes that name it, and where another
+/// entry of it does not fit.
+#[test]
+fn groups_are_listed_anywhere() {
+    let file = |rank: u64, late: bool| {
+        let mut listed = node(0, node_type::METADATA, &[], &[]);
+        let of = rank / 2 * 2;
+        let list = format!(r#"[{{"pg_name": "7", "ranks": [{of}, {}]}}, {{"pg_name": "8", "ranks": null}}]"#, of + 1);
+        listed.inputs = Some(Texts { values: list });
+        let call = collective(5, &[], "7", 1 << 20);
+        file(&if late { [call, listed] } else { [listed, call] })
+    };
+    for late in [false, true] {
+        let read = read(&[0, 1, 2, 3].map(|rank| file(rank, late))).unwrap();
+        assert_eq!(read.graph.groups, [vec![Rank(0), Rank(1)], vec![Rank(2), Rank(3)]], "{late}");
+        assert!(read.warnings[0].contains("without a name and ranks (4 nodes)"), "{:?}", read.warnings);
+    }
+}
+
 /// Goal: what contradicts itself is refused, with the node and the reason.
 #[test]
 fn contradictions_are_refused() {

@@ -1,6 +1,6 @@
 //! A step as Chakra's files: what each rank does.
 
-use collcast_sim::collective::{Algorithm, Protocol};
+use collcast_sim::collective::{Algorithm, Collective, Protocol};
 use collcast_sim::ids::Rank;
 use collcast_sim::predict::Choice;
 use collcast_sim::units::SimDuration;
@@ -164,8 +164,12 @@ impl Writer<'_> {
                 let comm_type = names::COLLECTIVES.iter().position(|&c| c == call.collective);
                 let comm_type = comm_type.ok_or(ChakraError::NoCollective { collective: call.collective })?;
                 node.attr.push(Attribute::new(names::COMM_TYPE, Value::Int64(comm_type as i64)));
-                node.attr.push(size(call.bytes.0));
-                node.attr.push(text(names::PG_NAME[0], name_of(self.group(call.group)?)));
+                let group = self.group(call.group)?;
+                let ranks = self.graph.groups.get(group).map_or(1, Vec::len).max(1) as u64;
+                let gathers = call.collective == Collective::AllGather;
+                node.attr.push(size(if gathers { call.bytes.0.div_ceil(ranks) } else { call.bytes.0 }));
+                node.attr.extend(gathers.then(|| integer(names::TOTAL, call.bytes.0)));
+                node.attr.push(text(names::PG_NAME[0], name_of(group)));
                 node.attr.push(text(names::DTYPE, call.dtype.name().to_owned()));
                 node.attr.push(Attribute::new(names::IN_PLACE, Value::Bool(call.in_place)));
                 node.attr.extend(choice(names::ALGORITHM, call.algorithm, Algorithm::name));

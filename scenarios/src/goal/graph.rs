@@ -267,6 +267,8 @@ struct Builder<'g> {
     edges: usize,
     starts: u64,
     eager: u64,
+    /// Receives with more room than their message has bytes.
+    roomy: u64,
 }
 
 impl<'g> Builder<'g> {
@@ -276,7 +278,7 @@ impl<'g> Builder<'g> {
             before: vec![Vec::new(); operations.len()],
             ..Written::default()
         };
-        Self { goal, ranks: goal.ranks.iter().map(written).collect(), edges: 0, starts: 0, eager: 0 }
+        Self { goal, ranks: goal.ranks.iter().map(written).collect(), edges: 0, starts: 0, eager: 0, roomy: 0 }
     }
 
     fn build(mut self, done: &[Done], wildcards: u64) -> Result<Run, GoalError> {
@@ -288,8 +290,9 @@ impl<'g> Builder<'g> {
                 }
                 Done::Calc(place) => self.calc(place),
                 Done::Message(send, recv) => {
-                    self.message(send, recv.0, true);
-                    self.message(recv, send.0, false);
+                    let bytes = self.fits(send, recv)?;
+                    self.message(send, recv.0, bytes, true);
+                    self.message(recv, send.0, bytes, false);
                 }
             }
         }
@@ -305,6 +308,7 @@ impl<'g> Builder<'g> {
             wildcards,
             "receives from any rank or with any tag: they take what comes first where messages cost nothing",
         );
+        say(self.roomy, "receives have room for more than their message, whose bytes count, as with MPI");
         let mut graph = OpGraph::default();
         let mut groups: BTreeMap<(u32, u32), usize> = BTreeMap::new();
         let mut known: FxHashMap<u64, Vec<usize>> = FxHashMap::default();
@@ -392,12 +396,26 @@ impl<'g> Builder<'g> {
         self.push(place, stream, workload::What::Copy { time, memory_ppm: 0 }, "calc");
     }
 
-    fn message(&mut self, place: Place, peer: u32, sends: bool) {
-        let ranks = self.goal.ranks.len() as u32;
-        let bytes = match self.goal.ranks[place.0 as usize][place.1 as usize].what {
-            What::Send { bytes, .. } | What::Recv { bytes, .. } => Bytes(bytes.max(1)),
-            What::Calc(_) => return,
+    /// The bytes of a message, for which its receive must have room.
+    fn fits(&mut self, send: Place, recv: Place) -> Result<Bytes, GoalError> {
+        let bytes = |place: Place| match self.goal.ranks[place.0 as usize][place.1 as usize].what {
+            What::Send { bytes, .. } | What::Recv { bytes, .. } => bytes,
+            What::Calc(_) => 0,
         };
+        let (sent, room) = (bytes(send), bytes(recv));
+        if room < sent {
+            return Err(GoalError::Run(format!(
+                "rank {}: its operation {} (from 0) receives {room} bytes, and the message for it, operation {} of rank {}, has \
+                 {sent}: make the receive as large, or give the two tags of their own",
+                recv.0, recv.1, send.1, send.0
+            )));
+        }
+        self.roomy += u64::from(room > sent);
+        Ok(Bytes(sent.max(1)))
+    }
+
+    fn message(&mut self, place: Place, peer: u32, bytes: Bytes, sends: bool) {
+        let ranks = self.goal.ranks.len() as u32;
         let written = &mut self.ranks[place.0 as usize];
         let group = match written.pair_of.get(&peer) {
             Some(&group) => group,

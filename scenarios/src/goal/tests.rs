@@ -73,6 +73,15 @@ fn starts_eager_sends_and_wildcards_are_taken_as_said() {
     assert!(graph.programs[graph.ranks[2].program].ops.is_empty());
 }
 
+/// Goal: a receive may have room for more than its message, as with MPI and LogGOPSim: the message's bytes count at both ends.
+#[test]
+fn receives_may_have_more_room() {
+    let text = "num_ranks 2\nrank 0 {\nsend 8b to 1 tag 5\n}\nrank 1 {\nrecv 1000000b from 0 tag 5\n}\n";
+    let Run { graph, notes } = graph(text);
+    assert_eq!((ops(&graph, 0)[0].1.as_str(), ops(&graph, 1)[0].1.as_str()), ("send 8", "recv 8"));
+    assert!(notes[0].contains("1 receives have room for more"), "{notes:?}");
+}
+
 /// Goal: what cannot be meant is refused with its line and the way out.
 #[test]
 fn mistakes_are_refused_with_their_line() {
@@ -103,6 +112,10 @@ fn mistakes_are_refused_with_their_line() {
         ),
         ("num_ranks 2\nrank 0 {\nrecv 5b from 1 tag 7\n}\n", "rank 0 receives from 1 with tag 7, and nothing is sent"),
         ("num_ranks 2\nrank 0 {\nrecv 5b from -1\n}\n", "receives from any rank"),
+        (
+            "num_ranks 2\nrank 0 {\nsend 9b to 1\n}\nrank 1 {\nrecv 8b from 0\n}\n",
+            "rank 1: its operation 0 (from 0) receives 8 bytes, and the message for it, operation 0 of rank 0, has 9",
+        ),
         ("num_ranks 2\nrank 0 {\na: calc 1\nb: calc 1\na requires b\nb requires a\n}\n", "waits for itself"),
     ] {
         let error = read(text, "t").unwrap().graph().unwrap_err().to_string();

@@ -111,13 +111,15 @@ impl Workload {
         (0..self.size(group)).map(|place| first + place * stride).collect()
     }
 
-    /// Layers that run again before the backward pass of one, from the checkpoint before it on.
+    /// Layers that run again before the backward pass of one: from the last checkpoint on, without the layer itself, as in
+    /// SimAI, unless it is that checkpoint.
     pub(super) fn again(&self, place: u32) -> Range<u32> {
         if self.initiates.binary_search(&place).is_err() {
             return place..place;
         }
         let before = self.checkpoints.partition_point(|checkpoint| *checkpoint <= place);
-        before.checked_sub(1).map_or(place, |last| self.checkpoints[last])..place + 1
+        let first = before.checked_sub(1).map_or(place, |last| self.checkpoints[last]);
+        first..place.max(first + 1)
     }
 }
 

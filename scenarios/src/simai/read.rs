@@ -87,6 +87,7 @@ fn header(line: &str, machine: Option<u32>) -> Result<Workload, String> {
         return Err(format!("`{}` is no policy of SimAI: {} are run", short(policy), POLICIES.join(" and ")));
     }
     let (mut tensor, mut expert, mut pipeline, mut gpus) = (None, None, None, None);
+    let (mut parts, mut batches) = (Some(1), Some(1));
     let (mut checkpoints, mut initiates) = (Vec::new(), Vec::new());
     let mut notes = Vec::new();
     while let Some(key) = words.next() {
@@ -118,7 +119,8 @@ fn header(line: &str, machine: Option<u32>) -> Result<Workload, String> {
                         .to_owned(),
                 );
             }
-            "vpp" | "ga" => drop(number(key)?),
+            "vpp" => parts = Some(number(key)?),
+            "ga" => batches = Some(number(key)?),
             other => return Err(format!("`{}` is no key of the header", short(other))),
         }
     }
@@ -136,6 +138,7 @@ fn header(line: &str, machine: Option<u32>) -> Result<Workload, String> {
     let tensor = positive(tensor, "model_parallel_NPU_group")?;
     let expert = positive(expert.or(Some(1)), "ep")?;
     let pipeline = positive(pipeline.or(Some(1)), "pp")?;
+    let turns = u64::from(positive(batches, "ga")?) * u64::from(positive(parts, "vpp")?);
     let stage = u64::from(tensor) * u64::from(pipeline);
     if !u64::from(gpus).is_multiple_of(stage) {
         return Err(format!("{gpus} GPUs are no multiple of {tensor} tensor parallel ranks x {pipeline} stages"));
@@ -146,6 +149,12 @@ fn header(line: &str, machine: Option<u32>) -> Result<Workload, String> {
     }
     if pipeline > 1 && !notes.iter().any(|note| note.contains("pp_comm")) {
         notes.push(format!("{pipeline} stages do the same, without messages between them"));
+    }
+    if pipeline > 1 {
+        notes.push(format!(
+            "the bubble of {pipeline} stages is left out: SimAI adds {}/{turns} of the time of passes, (pp - 1) / (ga x vpp)",
+            pipeline - 1
+        ));
     }
     Ok(Workload { gpus, tensor, expert, pipeline, checkpoints, initiates, layers: Vec::new(), notes })
 }

@@ -85,16 +85,27 @@ fn groups_follow_from_the_header() {
     assert_eq!(calls, none, "a call for each of the file that has bytes");
 }
 
-/// Goal: checkpoints repeat the forward pass from the one before.
+/// Goal: checkpoints repeat the forward pass from the one before, without the layer that begins to recompute, as in SimAI.
 #[test]
 fn checkpoints_repeat_the_forward_pass() {
     let head = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 1 pp: 1 vpp: 1 ga: 1 all_gpus: 2";
     let layers = "a -1 10 NONE 0 20 NONE 0 30 NONE 0 0\n".repeat(3);
     let plain = run(&format!("{head} checkpoints: 0 checkpoint_initiates: 0\n3\n{layers}"));
     let again = run(&format!("{head} checkpoints: 1 0 checkpoint_initiates: 1 2\n3\n{layers}"));
+    let itself = run(&format!("{head} checkpoints: 1 2 checkpoint_initiates: 1 2\n3\n{layers}"));
     let count = |run: &Run, kind: &str| run.graph.programs[0].ops.iter().filter(|op| &*op.label == kind).count();
-    assert_eq!((count(&plain, "forward"), count(&again, "forward")), (3, 6));
+    assert_eq!([&plain, &again, &itself].map(|run| count(run, "forward")), [3, 5, 4]);
     assert_eq!((count(&plain, "input gradient"), count(&again, "input gradient")), (3, 3));
+}
+
+/// Goal: the bubble of a pipeline, which the file's layers do not have, is said to be left out.
+#[test]
+fn bubbles_are_left_out_aloud() {
+    let layer = "1\na -1 10 NONE 0 20 NONE 0 30 NONE 0 0\n";
+    let notes = |head: &str| read(&format!("HYBRID_TRANSFORMER {head}\n{layer}"), "t", None).unwrap().notes.join("; ");
+    let staged = notes("model_parallel_NPU_group: 2 pp: 4 vpp: 1 ga: 8 all_gpus: 8");
+    assert!(staged.contains("the bubble of 4 stages is left out: SimAI adds 3/8"), "{staged}");
+    assert_eq!(notes("model_parallel_NPU_group: 2 pp: 1 vpp: 1 ga: 8 all_gpus: 8"), "");
 }
 
 /// Goal: what is not run is named, with its line and the way out.
@@ -109,6 +120,7 @@ fn mistakes_are_refused_with_their_line() {
         ("HYBRID_TRANSFORMER model_parallel_NPU_group: 3 all_gpus: 4\n1\n".to_owned(), "4 GPUs are no multiple of 3"),
         (format!("{head} ep: 5\n1\n"), "2 data parallel ranks are no multiple of 5"),
         (format!("{head} tp: 5\n1\n"), "`tp` is no key"),
+        (format!("{head} ga: 0\n1\n"), "`ga` is 0: 1 to"),
         (format!("{head}\nx\n"), "t:2: `x` is no number of layers"),
         (format!("{head}\n2\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n"), "2 layers, but 1 follow"),
         (format!("{head}\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0\n"), "t:3: a layer has 12 columns, this line 11"),

@@ -24,7 +24,7 @@ use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
 pub use algorithm::{Block, Gpu, Imported, Instruction, Kind, MscclError};
-pub use write::{ExportError, export, one_loop};
+pub use write::{ExportError, export, one_loop, rewrite};
 
 use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, Wait, c};
 use super::{Call, Conn, Generator, Schedule, Worker};

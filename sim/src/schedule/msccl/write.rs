@@ -6,14 +6,13 @@ use quick_xml::escape::escape;
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-use super::algorithm::{Kind, Place};
+use super::algorithm::{Imported, Kind, Place};
 use crate::collective::{Algorithm, Collective, Protocol};
 use crate::ids::Rank;
 use crate::nccl::plan::{Dealing, Plan};
 use crate::schedule::program::{Buffer, Step};
 use crate::schedule::wiring::{UNUSED, Wired, Wiring, WiringError};
 use crate::schedule::{Call, Order, Schedule, ScheduleError};
-use crate::units::Bytes;
 
 /// Most steps of a file.
 const MAX_STEPS: usize = 1_000_000;
@@ -79,6 +78,21 @@ struct Parts {
     scratch: u64,
 }
 
+/// What a file says of the whole algorithm.
+struct Head<'a> {
+    name: &'a str,
+    in_place: bool,
+    out_of_place: bool,
+    min_bytes: u64,
+    max_bytes: u64,
+    threads: Option<u32>,
+    /// Elements of a chunk; none for as many as all places and amounts are multiples of.
+    unit: Option<u64>,
+}
+
+/// Largest size that a file is for where nothing limits it.
+const MAX_BYTES: u64 = 1 << 50;
+
 /// Writes a schedule, every step of it, as the algorithm `name`.
 ///
 /// An instruction with several peers becomes several steps, in blocks of their own, one after
@@ -87,6 +101,30 @@ struct Parts {
 /// # Errors
 /// See [`ExportError`].
 pub fn export(schedule: &Schedule, name: &str) -> Result<String, ExportError> {
+    let in_place = schedule.call.in_place;
+    let (min_bytes, max_bytes, threads, unit) = (0, MAX_BYTES, None, None);
+    write(schedule, &Head { name, in_place, out_of_place: !in_place, min_bytes, max_bytes, threads, unit })
+}
+
+/// Writes an algorithm that was read: `smallest` is its schedule of a call of one element a chunk, which has each step once.
+/// Chunks, sizes, threads and buffers stay as the file has them.
+///
+/// # Errors
+/// See [`ExportError`].
+pub fn rewrite(smallest: &Schedule, read: &Imported) -> Result<String, ExportError> {
+    let head = Head {
+        name: &read.name,
+        in_place: read.in_place,
+        out_of_place: read.out_of_place,
+        min_bytes: read.min_bytes.unwrap_or(0),
+        max_bytes: read.max_bytes.unwrap_or(MAX_BYTES),
+        threads: read.threads,
+        unit: Some(1),
+    };
+    write(smallest, &head)
+}
+
+fn write(schedule: &Schedule, head: &Head<'_>) -> Result<String, ExportError> {
     let call = &schedule.call;
     let collective = match call.collective {
         Collective::SendRecv => return Err(ExportError::Collective(call.collective)),
@@ -107,11 +145,11 @@ pub fn export(schedule: &Schedule, name: &str) -> Result<String, ExportError> {
     let parts: Vec<Parts> = (wiring.workers.iter())
         .map(|worker| take_apart(schedule, worker, &channels, &mut scratch[worker.rank.index()], &mut left))
         .collect::<Result<_, _>>()?;
-    let unit = unit(schedule, &parts);
+    let unit = head.unit.unwrap_or_else(|| unit(schedule, &parts));
     let names = Numbers::new(&wiring, &parts);
     let mut writer =
         Writer { schedule, wiring: &wiring, channels, parts: &parts, scratch, unit, names, xml: String::new() };
-    writer.algo(name, collective);
+    writer.algo(head, collective);
     Ok(writer.xml)
 }
 
@@ -160,7 +198,7 @@ impl Writer<'_> {
         self.xml.push('\n');
     }
 
-    fn algo(&mut self, name: &str, collective: &str) {
+    fn algo(&mut self, head: &Head<'_>, collective: &str) {
         let (call, plan) = (&self.schedule.call, &self.schedule.plan);
         let whole = if call.collective.size_is_total() { call.count * u64::from(call.ranks) } else { call.count };
         let protocol = match plan.protocol {
@@ -168,14 +206,16 @@ impl Writer<'_> {
             Protocol::Ll128 => "LL128",
             Protocol::Simple => "Simple",
         };
-        let (inplace, outofplace) = (u8::from(call.in_place), u8::from(!call.in_place));
+        let (inplace, outofplace) = (u8::from(head.in_place), u8::from(head.out_of_place));
+        let threads = head.threads.map_or_else(String::new, |threads| format!(r#" nthreads="{threads}""#));
         let channels = plan.channels * self.channels.streams;
         self.say(format_args!(
-            r#"<algo name="{}" proto="{protocol}" nchannels="{channels}" nchunksperloop="{}" ngpus="{}" coll="{collective}" inplace="{inplace}" outofplace="{outofplace}" minBytes="0" maxBytes="{}">"#,
-            escape(name),
+            r#"<algo name="{}" proto="{protocol}" nchannels="{channels}" nchunksperloop="{}" ngpus="{}" coll="{collective}" inplace="{inplace}" outofplace="{outofplace}" minBytes="{}" maxBytes="{}"{threads}>"#,
+            escape(head.name),
             (whole / self.unit).max(1),
             call.ranks,
-            Bytes(1 << 50).0,
+            head.min_bytes,
+            head.max_bytes,
         ));
         for rank in (0..call.ranks).map(Rank) {
             self.gpu(rank);
