@@ -8,6 +8,7 @@ use collcast_hwbackend::read::ReadReport;
 use collcast_sim::collective::Collective;
 use collcast_sim::doctor::{Case, Cause, Diagnosis, Examination, Fault, Finding, Point, where_scaling_breaks};
 use collcast_sim::engine::WORK_PER_SECOND;
+use collcast_sim::ids::Rank;
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::{Bytes, SimDuration};
@@ -161,17 +162,17 @@ pub(crate) fn examine(
     outcome.anomalies.splice(0..0, members);
     outcome.anomalies.extend(scaling(&rows).into_iter().filter(|_| !a_part_is_slow));
     outcome.anomalies.extend(rows.iter().filter_map(in_place));
-    outcome.concluded(health.state)
+    outcome.concluded(health.state, rows.iter().map(|r| &r.run))
 }
 
 /// The same of runs that are slow, each for itself.
 pub(crate) fn examine_runs(runs: &[Run<'_>], profile: &Profile, watch: &Watch) -> Outcome {
-    look_into(runs.iter(), profile, watch).concluded(State::Slow)
+    look_into(runs.iter(), profile, watch).concluded(State::Slow, runs.iter())
 }
 
 impl Outcome {
     /// With a word where a slow machine shows nothing, and errors first.
-    fn concluded(mut self, state: State) -> Self {
+    fn concluded<'r>(mut self, state: State, runs: impl Iterator<Item = &'r Run<'r>>) -> Self {
         if state == State::Slow && self.anomalies.is_empty() {
             let candidates = self.causes.iter().flat_map(|run| &run.causes);
             let likely: Vec<String> = candidates
@@ -184,12 +185,28 @@ impl Outcome {
                     .to_owned(),
                 likely => format!("no cause is clearly likelier than the others: {likely}"),
             };
-            let (kind, suggestion) = (Cause::Unknown.name(), Cause::Unknown.next().to_owned());
-            self.anomalies.push(Anomaly::new(kind, true, faults, suggestion));
+            self.anomalies.push(Anomaly::new(Cause::Unknown.name(), true, faults, next_of_unknown(runs)));
         }
         self.anomalies.sort_by_key(|a| !a.error);
         self
     }
+}
+
+impl Run<'_> {
+    fn is_in_one_host(&self) -> bool {
+        let host = |rank| self.topology.host_of(Rank(rank));
+        (1..self.ranks.min(self.topology.ranks())).all(|rank| host(rank) == host(0))
+    }
+}
+
+/// What to run next where no cause is known.
+fn next_of_unknown<'r>(mut runs: impl Iterator<Item = &'r Run<'r>>) -> String {
+    let next = if runs.all(Run::is_in_one_host) {
+        "measure pairs of its GPUs (`collcast bench --backend nccl --pairs`)"
+    } else {
+        "run halves of the hosts, and one host alone"
+    };
+    format!("{}; {next}", Cause::Unknown.next())
 }
 
 /// Belief from which on a cause is worth a word.
@@ -358,7 +375,10 @@ fn by_cause(found: &[(&Run<'_>, Case, Diagnosis)], left_out: usize) -> Vec<Anoma
         if left_out > 0 {
             evidence.push(format!("{left_out} slow runs were not looked into"));
         }
-        let mut suggestion = cause.next().to_owned();
+        let mut suggestion = match cause {
+            Cause::Unknown => next_of_unknown(runs.iter().map(|r| r.0)),
+            known => known.next().to_owned(),
+        };
         let ranked = &runs[0].2.ranked;
         if cause == Cause::Unknown
             && let Some(likely) = ranked.iter().find(|c| c.belief >= CANDIDATE && !NO_CAUSE.contains(&c.fault.cause()))

@@ -42,8 +42,14 @@ pub fn guard(run: &bench::Outcome, expected: &Expected, gate: Gate) -> Result<va
     };
     // Which GPU is slow, where runs over sets of them say so.
     let doctor = run.rows.iter().any(|row| row.set.is_some());
+    let file = rows.display().to_string();
     let mut judged = validate(&validate::Request { site, against, gate, doctor, ..validate::Request::new([rows]) })?;
     // The file is gone when this is read; its runs have names.
     judged.health.runs.iter_mut().for_each(|run| run.file.clone_from(&run.run));
+    for part in &mut judged.unjudged {
+        for text in [&mut part.file, &mut part.why] {
+            *text = text.replace(&file, "this run");
+        }
+    }
     Ok(judged)
 }

@@ -561,6 +561,38 @@ fn a_slow_host_is_named_by_runs_over_pairs() {
     assert!(first["evidence"].as_str().unwrap().contains("host gpu03: 1."), "{first}");
 }
 
+/// Goal: where no fault explains a slow run, the advice is for as many hosts as it ran on; a log of NCCL is not asked for where
+/// there is one, and TCP has its name where that log says so.
+/// Method: twelve times the forecast at all sizes, which no fault makes.
+#[test]
+fn the_unexplained_is_sought_where_it_ran() {
+    const CONFIRM: &str = "NCCL_DEBUG=INFO";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.log");
+    let nccl = |said: &str| format!("gpu01:10:10 [0] NCCL INFO {said}\n");
+    for (hosts, said, kind, next, not) in [
+        (&["gpu01"][..], String::new(), "cause_unknown", "--backend nccl --pairs", "halves of the hosts"),
+        (&["gpu01", "gpu02"], String::new(), "cause_unknown", "halves of the hosts", "--pairs"),
+        (&["gpu01", "gpu02"], nccl("Using network IB"), "cause_unknown", "`collcast lint ", CONFIRM),
+        (&["gpu01", "gpu02"], nccl("Using network Socket"), "tcp_fallback", "ibv_devinfo", CONFIRM),
+        (&["gpu01"], nccl("Using network Socket"), "cause_unknown", "`collcast lint ", CONFIRM),
+    ] {
+        let (topology, profile, questions) = machine(("dgx-h100", u32::try_from(hosts.len()).unwrap(), AR, false));
+        let predictor = Predictor::new(&topology, &profile);
+        let time = |q: &Question| predictor.predict(&q.call, q.algorithm, q.protocol, &q.settings).unwrap().time;
+        let rows: Vec<(u64, f64)> = questions.iter().map(|q| (q.call.size().0, 12.0 * time(q).as_us())).collect();
+        std::fs::write(&path, said.clone() + &log(hosts, &rows)).unwrap();
+        let (code, out, err) = collcast(&["validate", path.to_str().unwrap(), "-t", "dgx-h100", "--format", "json"]);
+        let result: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+        let first = &result["anomalies"][0];
+        let suggestion = first["suggestion"].as_str().unwrap();
+        assert_eq!((code, first["kind"].as_str().unwrap()), (1, kind), "{first}");
+        assert!(suggestion.contains(next) && !suggestion.contains(not), "{hosts:?} {said}: {suggestion}");
+        let named = first["evidence"].as_str().unwrap().contains("run.log:1: NCCL says `Using network Socket`");
+        assert_eq!(named, kind == "tcp_fallback", "{first}");
+    }
+}
+
 /// Goal: a host whose runs have fewer sizes is not slow for that.
 /// Method: all pairs take twice the forecast up to 128 KiB and the forecast above; those of one host end there.
 #[test]

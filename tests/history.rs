@@ -7,7 +7,8 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use collcast::health::State;
+use collcast::SiteSpec;
+use collcast::health::{Gate, State};
 use collcast::validate::{Outcome, Request, validate};
 use collcast::views::validate::Shown;
 use collcast_reports::model::Status;
@@ -176,4 +177,63 @@ fn secrets_are_not_recorded() {
     assert!(kept.contains("NCCL_ALGO=Ring") && !kept.contains("sesame"), "{kept}");
     judge(&path, &history);
     assert_eq!(recorded(&history), names);
+}
+
+/// Goal: of runs that are judged together each has its own yardstick. One without a past is held against a forecast, and where
+/// no machine is named it is not passed for the past of another. What was recorded when nothing could be said of it gets the
+/// name of what is said later.
+#[test]
+fn a_host_without_a_past_is_judged_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    for day in 1..=4 {
+        judge(&log(folder.path(), "n1", day, 1.0), &history);
+    }
+    let files = [log(folder.path(), "n1", 5, 1.0), log(folder.path(), "n2", 5, 1.5)];
+    let judged = |topology: Option<&str>, require_pass| {
+        let site = SiteSpec { topology: topology.map(str::to_owned), ..SiteSpec::default() };
+        let gate = Gate { require_pass, ..Gate::default() };
+        let history = Some(history.clone());
+        let outcome = validate(&Request { site, gate, history, doctor: false, ..Request::new(&files) }).unwrap();
+        let sentence = outcome.report(Shown::default()).verdict.unwrap().sentence;
+        (outcome, sentence)
+    };
+    let count = |verdict: &str| recorded(&history).iter().filter(|name| name.contains(verdict)).count();
+    for require_pass in [false, true] {
+        let (outcome, sentence) = judged(None, require_pass);
+        assert_eq!((outcome.health.state, outcome.failed), (State::Unsure, require_pass), "{sentence}");
+        assert!(sentence.starts_with("cannot tell (1 of 2 runs)") && sentence.contains("n2-5.log"), "{sentence}");
+        assert_eq!([count("_healthy_"), count("_unsure_"), count("_slow_")], [2, 4, 0]);
+    }
+    let (outcome, sentence) = judged(Some("dgx-h100"), false);
+    assert!(outcome.failed && sentence.starts_with("slow (1 of 2 runs)"), "{sentence}");
+    assert!(sentence.contains("of the expected bus bandwidth") && sentence.contains("n2-5.log"), "{sentence}");
+    let states: Vec<_> = outcome.health.runs.iter().map(|run| (run.kind.is_some(), run.state)).collect();
+    assert_eq!(states, [(false, State::Pass), (true, State::Slow)]);
+    assert_eq!([count("_healthy_"), count("_unsure_"), count("_slow_")], [2, 3, 1]);
+}
+
+/// Goal: a GPU is the same product by whichever of its names: in a history, and of good runs.
+#[test]
+fn names_of_a_gpu_are_one_product() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    let renamed = |day: u32, name: &str| {
+        let path = log(folder.path(), "n1", day, 1.0);
+        let text = std::fs::read_to_string(&path).unwrap().replace("NVIDIA H100", name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    for day in 1..=3 {
+        judge(&renamed(day, "NVIDIA H100 80GB HBM3"), &history);
+    }
+    let last = renamed(4, "H100-SXM5-80GB");
+    let (outcome, _, sentence) = judge(&last, &history);
+    assert!(outcome.by_past && outcome.health.state == State::Pass, "{sentence}");
+    let beside = |good: &Path| {
+        let outcome = validate(&Request { against: vec![good.to_owned()], ..Request::new([&last]) }).unwrap();
+        (outcome.other_gpus, outcome.health.state)
+    };
+    assert_eq!(beside(&folder.path().join("n1-1.log")), (false, State::Pass));
+    assert_eq!(beside(&renamed(5, "NVIDIA H200")), (true, State::Unsure));
 }

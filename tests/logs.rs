@@ -127,6 +127,44 @@ fn gates_judge_something() {
     }
 }
 
+/// Goal: `--require-pass` lets nothing through of which a part was not judged: a file without rows, a run that was cut, sizes
+/// without a counterpart. JUnit has a case for each, also without that gate.
+#[test]
+fn a_pass_is_of_all_that_was_measured() {
+    let good = log("H100 80GB HBM3", RINGS, |_, time| (time, time, 0));
+    let other = log("H100 80GB HBM3", RINGS, |_, time| (time * 1.001, time * 1.001, 0));
+    let cut = other.split("# Out of bounds").next().unwrap();
+    let short: String =
+        good.lines().filter(|line| !line.starts_with("1073741824 ")).map(|line| format!("{line}\n")).collect();
+    for (name, beside, expected, says) in [
+        ("whole.log", other.as_str(), &good, None),
+        ("empty.log", "", &good, Some("empty.log")),
+        ("talk.log", "no table here\n", &good, Some("talk.log")),
+        ("cut.log", cut, &good, Some("the run was stopped")),
+        ("whole.log", &other, &short, Some("2 rows have no counterpart")),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (runs, against) = (folder.path().join("runs"), folder.path().join("good.log"));
+        std::fs::create_dir(&runs).unwrap();
+        std::fs::write(runs.join("a.log"), &good).unwrap();
+        std::fs::write(runs.join(name), beside).unwrap();
+        std::fs::write(&against, expected).unwrap();
+        let args = ["validate", runs.to_str().unwrap(), "--against", against.to_str().unwrap(), "--format", "junit"];
+        let (code, out, err) = collcast(&args);
+        assert!(
+            code == 0 && says.is_none_or(|says| out.contains("<skipped") && out.contains(says)),
+            "{name}: {out}{err}"
+        );
+        let (code, out, err) = collcast(&[&args[..], &["--require-pass"]].concat());
+        assert_eq!(
+            (code, out.contains("type=\"unjudged\"")),
+            (i32::from(says.is_some()), says.is_some()),
+            "{name}: {out}{err}"
+        );
+        assert!(says.is_none() || err.contains("where --require-pass asks for a pass"), "{name}: {err}");
+    }
+}
+
 /// Goal: times in place and out of place that differ by far, a run that is faster than the machine, and
 /// a log of other GPUs are told as such.
 #[test]

@@ -135,6 +135,14 @@ fn a_table_that_is_there_twice_counts_once() {
     assert_eq!(read(rows(5) + &rows(5)), (6, 6, 6));
     assert_eq!(read(rows(5) + &rows(6)), (12, 12, 0));
     assert_eq!(read("all_reduce,8,1024,5\n".repeat(3)), (3, 3, 0));
+    assert_eq!(read("all_reduce,8,1024,5\n".repeat(8)), (8, 8, 0));
+    // Real repeats of each size, of which several took as long to the last digit; and such a table twice.
+    let repeated = |size: u64| [100, 100, 100, 140].map(|us| format!("all_reduce,8,{size},{us}\n")).concat();
+    let repeats: String = (0..9).map(|at| repeated(1024 << at)).collect();
+    assert_eq!(read(repeats.clone()), (36, 36, 0));
+    assert_eq!(read(repeats.repeat(2)), (36, 36, 36));
+    // A table in part, or in another order, is none once more.
+    assert_eq!(read(rows(5) + rows(5).split_once('\n').unwrap().1), (11, 11, 0));
 }
 
 /// Goal: a CSV with a bus bandwidth alone gives times, and says how little it knows.
@@ -1079,4 +1087,24 @@ fn tags_and_debug_lines_take_no_row_away() {
         let row = read_texts(&[("run.log", text)]).unwrap().measurements.remove(0);
         assert_eq!(row.chosen.map(|choice| choice.algorithm), Some(Algorithm::Ring));
     }
+}
+
+/// Goal: variables that stand in several lines before a run are all its own, and none of them is the next run's.
+#[test]
+fn lines_of_variables_add_up() {
+    let run = |env: &str, time: f64| {
+        format!(
+            "{env}# Collective test starting: all_reduce_perf\n# nThread 1 nGpus 4 minBytes 8\n\
+             1024 256 float sum -1 {time} 0.10 0.15 0 {time} 0.10 0.15 0\n# Out of bounds values : 0 OK\n"
+        )
+    };
+    let two = run("# env: NCCL_ALGO=Ring\n# env: NCCL_PROTO=Simple\n", 10.0);
+    let text = two + &run("", 10.1) + &run("# env: NCCL_PROTO=LL\n", 10.2);
+    let report = read_texts(&[("a.log", &text)]).unwrap();
+    let forced: Vec<_> =
+        report.measurements.iter().map(|row| (row.settings.algorithm, row.settings.protocol)).collect();
+    let ring = (Some(Algorithm::Ring), Some(Protocol::Simple));
+    let ll = (None, Some(Protocol::Ll));
+    // Out of place and in place.
+    assert_eq!(forced, [ring, ring, ring, ring, ll, ll]);
 }

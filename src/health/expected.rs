@@ -1,7 +1,8 @@
 //! Runs beside their forecasts.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
+use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::domain::Beyond;
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
@@ -14,15 +15,28 @@ use crate::validate::judged::{Asked, Judged};
 /// How much looser a forecast is for other GPUs than the profile was measured on: as for intervals of profiles.
 pub(crate) const OTHER_GPUS: f64 = 1.5;
 
-/// Rows by run: those where NCCL chose, or all where it chose nowhere.
+/// A call of a file, however it was forced.
+type Called<'j> = (&'j str, Collective, u32, Launch);
+
+fn called<'j>(j: &Judged<'j>) -> Called<'j> {
+    (j.row.origin.file.as_str(), j.row.collective, j.row.ranks, j.launch())
+}
+
+/// Whether a row is of a run that is judged: NCCL chose, or it chose for no row of this call of the file.
+pub(crate) fn counted<'j>(judged: &[Judged<'j>]) -> impl Fn(&Judged<'j>) -> bool {
+    let chose: HashSet<Called<'j>> = judged.iter().filter(|j| !j.row.forced()).map(called).collect();
+    move |j: &Judged<'j>| !j.row.forced() || !chose.contains(&called(j))
+}
+
+/// Rows by run, of those that are [`counted`].
 ///
 /// A profile's own account of its errors counts where it was measured inside one host: those fitted across hosts are
 /// among what [`Kind::unseen`] is made of.
 pub(crate) fn runs_of(judged: &[Judged<'_>], topology: &Topology, profile: &Profile) -> Vec<Run> {
-    let chose = judged.iter().any(|j| !j.row.forced());
+    let counted = counted(judged);
     let mut places: HashMap<(&str, &str, Asked<'_>), usize> = HashMap::new();
     let mut groups: Vec<BTreeMap<u64, Vec<&Judged<'_>>>> = Vec::new();
-    for j in judged.iter().filter(|j| !chose || !j.row.forced()) {
+    for j in judged.iter().filter(|j| counted(j)) {
         let place = *places.entry((&j.row.origin.file, &j.row.run, Asked::of(j.row))).or_insert_with(|| {
             groups.push(BTreeMap::new());
             groups.len() - 1
@@ -66,6 +80,7 @@ fn point(size: u64, rows: &[&Judged<'_>], own: bool) -> Point {
     Point {
         size_bytes: size,
         measured_us: rows.iter().map(measured).collect(),
+        in_place: rows.iter().map(|j| j.row.in_place).collect(),
         expected_us: p.time.as_us(),
         doubt: own.max(host),
     }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use collcast_sim::collective::{Collective, Launch};
+use collcast_sim::measurement::Measurement;
 use serde::Serialize;
 
 use super::kind::Kind;
@@ -85,6 +86,23 @@ pub struct Judged {
 }
 
 impl Judged {
+    /// A run of which nothing says what to expect, by its first row.
+    pub(crate) fn untold(row: &Measurement) -> Self {
+        Self {
+            file: row.origin.file.clone(),
+            run: row.run.clone(),
+            collective: row.collective,
+            ranks: row.ranks,
+            hosts: row.hosts,
+            launch: row.launch.unwrap_or(Launch::Processes),
+            kind: None,
+            lines: Vec::new(),
+            bands: Vec::new(),
+            slow_from_bytes: None,
+            state: State::Unsure,
+        }
+    }
+
     /// The band that its state rests on: of slow ones that of large sizes, or the slowest.
     pub fn decisive(&self) -> Option<&Band> {
         let slow = self.bands.iter().filter(|b| b.state == State::Slow);
@@ -99,7 +117,7 @@ impl Judged {
 pub struct Health {
     /// Slow where a run is; unsure where one is; otherwise a pass.
     pub state: State,
-    /// The runs, in the order of the files.
+    /// The runs, in the order of the files; those that are held against their own past first.
     pub runs: Vec<Judged>,
 }
 
@@ -139,7 +157,8 @@ impl Limits {
         Self { large: share, others: share }
     }
 
-    fn of_part(self, part: Part) -> f64 {
+    /// That of a part.
+    pub fn of_part(self, part: Part) -> f64 {
         if part == Part::Large { self.large } else { self.others }
     }
 }
@@ -356,7 +375,10 @@ fn judge_piece(
     let spread = (doubt * doubt + noise * noise + 1.57 * scatter * scatter / points.len() as f64).sqrt();
     let unsteady = whole && points.len() >= SCATTERED && scatter > UNSTEADY[place];
     let standard = if part == Part::Large { alarm } else { alarm.max(HEAVY_TAIL) };
-    let slow = middle > (standard * spread).max(-limits.of_part(part).ln()) || unsteady;
+    let beyond = (standard * spread).max(-limits.of_part(part).ln());
+    // The median of two is their mean, which one of them moves.
+    let both = points.len() != END || points.iter().all(|(p, _)| excess(p) > beyond);
+    let slow = middle > beyond && both || unsteady;
     let passes = middle + ONE_SIDED * spread <= -WOULD_SHOW[place].ln();
     Band {
         part,
@@ -384,16 +406,31 @@ fn doubt(part: Part, points: &[(&Point, f64)], run: &Run) -> f64 {
     run.doubt.of(part).hypot(latency * run.doubt.small).max(own)
 }
 
+/// How much longer calls in place take than those out of place, as a logarithm: the median over sizes that have both. None
+/// of a few sizes, of which it would take the scatter with it.
+fn in_place_excess(points: &[(&Point, f64)]) -> f64 {
+    let mean = |p: &Point, within: bool| {
+        let half: Vec<f64> =
+            p.measured_us.iter().zip(&p.in_place).filter(|(_, is)| **is == within).map(|(us, _)| us.ln()).collect();
+        (!half.is_empty()).then(|| half.iter().sum::<f64>() / half.len() as f64)
+    };
+    let apart: Vec<f64> = points.iter().filter_map(|(p, _)| Some(mean(p, true)? - mean(p, false)?)).collect();
+    if apart.len() < SCATTERED { 0.0 } else { median(apart) }
+}
+
 /// How far single rows lie from what their size takes, as a standard deviation of the logarithm: from repeats of sizes,
-/// which do the same work, or from the neighbours of each where nothing was repeated.
+/// which do the same work, or from the neighbours of each where nothing was repeated. What calls in place take longer at all
+/// sizes is no scatter.
 fn scatter(points: &[(&Point, f64)], part: Part, collective: Collective) -> f64 {
     // Small all-gathers and the like spare a copy in place.
     let same_work =
         part == Part::Large || matches!(collective, Collective::AllReduce | Collective::Broadcast | Collective::Reduce);
     let repeats = |(p, _): &&(&Point, f64)| same_work && p.measured_us.len() > 1;
+    let within = in_place_excess(points);
     let apart: Vec<f64> = (points.iter().filter(repeats))
         .map(|(p, _)| {
-            let logs: Vec<f64> = p.measured_us.iter().map(|us| us.ln()).collect();
+            let halves = p.measured_us.iter().zip(&p.in_place);
+            let logs: Vec<f64> = halves.map(|(us, is)| us.ln() - if *is { within } else { 0.0 }).collect();
             let mean = logs.iter().sum::<f64>() / logs.len() as f64;
             (logs.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / (logs.len() - 1) as f64).sqrt()
         })

@@ -14,12 +14,12 @@ mod run;
 pub mod suspects;
 mod trials;
 
-pub(crate) use expected::{OTHER_GPUS, runs_of};
+pub(crate) use expected::{OTHER_GPUS, counted, runs_of};
 pub use judge::{Band, Gate, Health, Judged, Limits, Line, PLATEAU, TOO_FAST, judge};
 pub use kind::{Doubt, Kind, Unseen};
 pub use part::{Part, State};
 pub use reach::{Reached, reached};
-pub(crate) use reference::places;
-pub use reference::{Reference, against};
+pub use reference::{Beside, Reference, against};
+pub(crate) use reference::{How, places};
 pub use run::{Point, Run};
 pub use trials::trials;

@@ -13,6 +13,8 @@ pub struct Point {
     pub size_bytes: u64,
     /// Times that were measured, in us: out of place, in place, and repeats.
     pub measured_us: Vec<f64>,
+    /// Which of these had input and output in one buffer.
+    pub in_place: Vec<bool>,
     /// The time to expect, in us.
     pub expected_us: f64,
     /// How far times of such rows lie from what is expected by the profile's own account, as a standard deviation of the

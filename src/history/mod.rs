@@ -9,21 +9,23 @@
 mod date;
 mod trend;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use collcast_hwbackend::read::{FileKind, FileReport, ReadError, ReadOptions, ReadReport, read_paths, without_secrets};
-use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
+use collcast_sim::collective::Collective;
 use collcast_sim::hash::fnv1a;
 use collcast_sim::measurement::Measurement;
+use collcast_sim::topology::family;
+use collcast_topologies::catalogue::by_name;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::files::{make_folder, write};
-use crate::health::places;
+use crate::health::{How, places};
 use crate::noise;
 use crate::statistics::median;
 pub use trend::FEWEST;
@@ -73,38 +75,32 @@ pub struct Call {
     pub collective: Collective,
     /// Ranks.
     pub ranks: u32,
-    hosts: Option<u32>,
-    launch: Option<Launch>,
-    algorithm: Option<Algorithm>,
-    protocol: Option<Protocol>,
-    nccl_algo: Option<String>,
-    channels: Option<u32>,
-    /// GPUs as the file names them.
+    how: How,
+    /// The products of its GPUs.
     gpus: String,
     /// Places of the GPUs of one host that ran it, where the row says: times of other pairs are not its past.
     places: Vec<String>,
 }
 
 impl Call {
-    /// That of a row of a file.
-    pub fn of(row: &Measurement, file: &FileReport) -> Self {
-        let gpus = match file.on_cpu {
-            true => "CPU threads".to_owned(),
-            false => file.gpus.iter().cloned().collect::<Vec<_>>().join(", "),
-        };
-        let settings = &row.settings;
+    /// That of a row, on GPUs of a file.
+    fn of(row: &Measurement, gpus: &str) -> Self {
         Self {
             collective: row.collective,
             ranks: row.ranks,
-            hosts: row.hosts,
-            launch: row.launch,
-            algorithm: settings.algorithm,
-            protocol: settings.protocol,
-            nccl_algo: settings.nccl_algo.clone(),
-            channels: settings.channels,
-            gpus,
+            how: How::of(row),
+            gpus: gpus.to_owned(),
             places: places(row),
         }
+    }
+}
+
+/// The products of a file's GPUs, by whichever of their names it calls them.
+fn gpus_of(file: &FileReport) -> String {
+    let product = |name: &String| by_name(name).map_or_else(|| family(name), |product| product.name.to_owned());
+    match file.on_cpu {
+        true => "CPU threads".to_owned(),
+        false => file.gpus.iter().map(product).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", "),
     }
 }
 
@@ -132,7 +128,8 @@ pub struct Past {
     pub entries: Vec<Entry>,
     /// What of the folder could not be read.
     pub warnings: Vec<String>,
-    hashes: BTreeSet<String>,
+    /// Of each content that is there, what was said of it and where it is.
+    recorded: BTreeMap<String, (Verdict, PathBuf)>,
 }
 
 impl Past {
@@ -175,7 +172,7 @@ impl Past {
                 ));
                 continue;
             };
-            self.hashes.insert(hash.clone());
+            self.recorded.insert(hash.clone(), (verdict, file.path.clone()));
             if file.rows == 0 {
                 self.warnings.extend(file.warnings().into_iter().take(1));
             }
@@ -196,7 +193,7 @@ impl Past {
 
     /// How runs of the same hosts, and of all hosts, changed up to the one that is judged, at sizes of a band.
     pub fn trends(&self, judged: &Entry, sizes: (u64, u64)) -> Vec<Trend> {
-        let noise = noise::known(&[judged.call.launch], 2).offset;
+        let noise = noise::known(&[judged.call.how.launch], 2).offset;
         let own: Vec<&Entry> = self.own(judged).chain([judged]).collect();
         let mut trends: Vec<Trend> = Trend::of(&own, sizes, noise).into_iter().collect();
         let all: Vec<&Entry> = self.before(judged).chain([judged]).collect();
@@ -210,9 +207,10 @@ impl Past {
 pub fn entries(read: &ReadReport, file: &FileReport, said: (Timestamp, Verdict, &str)) -> Vec<Entry> {
     let path = file.path.display().to_string();
     let (date, verdict, hash) = said;
+    let gpus = gpus_of(file);
     let mut entries: Vec<Entry> = Vec::new();
     for row in read.measurements.iter().filter(|row| row.origin.file == path) {
-        let (call, hosts) = (Call::of(row, file), row.settings.host_names.to_vec());
+        let (call, hosts) = (Call::of(row, &gpus), row.settings.host_names.to_vec());
         match entries.iter_mut().find(|entry| entry.call == call && entry.hosts == hosts) {
             Some(entry) => entry.rows.push(row.clone()),
             None => {
@@ -342,7 +340,8 @@ impl Kept {
         Ok(Self { date, hash: format!("{:016x}", fnv1a(&bytes)), bytes, beside })
     }
 
-    /// Records it in a folder, unless it is there.
+    /// Records it in a folder, unless it is there. Where nothing could be said of it then, and something can be now, it gets
+    /// the name of that.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -354,8 +353,11 @@ impl Kept {
         read: &ReadReport,
         verdict: Verdict,
     ) -> Result<Option<PathBuf>, Error> {
-        if past.hashes.contains(&self.hash) {
-            return Ok(None);
+        if let Some((said, recorded)) = past.recorded.get(&self.hash) {
+            return match *said == Verdict::Unsure && verdict != Verdict::Unsure {
+                true => renamed(recorded, said.name(), verdict.name()),
+                false => Ok(None),
+            };
         }
         let path = file.path.display().to_string();
         let rows: Vec<&Measurement> = read.measurements.iter().filter(|row| row.origin.file == path).collect();
@@ -381,6 +383,19 @@ impl Kept {
         write(&recorded, &self.bytes)?;
         Ok(Some(recorded))
     }
+}
+
+/// Gives a recorded run, and the `.toml` beside it, the name of another verdict; none where another writer did.
+fn renamed(recorded: &Path, before: &str, after: &str) -> Result<Option<PathBuf>, Error> {
+    let name = recorded.file_name().map(|name| name.to_string_lossy().replacen(before, after, 1));
+    let new = recorded.with_file_name(name.unwrap_or_default());
+    let rename = |from: &Path, to: &Path| match fs::rename(from, to) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(Error::File { what: "rename", path: from.to_owned(), source }),
+        Ok(()) => Ok(true),
+    };
+    rename(&recorded.with_extension("toml"), &new.with_extension("toml"))?;
+    Ok(rename(recorded, &new)?.then_some(new))
 }
 
 /// Hosts whose names a folder is made of; more are counted.

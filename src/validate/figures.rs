@@ -223,6 +223,15 @@ pub struct File {
     pub notes: Vec<String>,
 }
 
+/// Something of a file that nothing was held against.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Unjudged {
+    /// The file, as named or met.
+    pub file: String,
+    /// What it is, and why.
+    pub why: String,
+}
+
 /// What became of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -4,8 +4,9 @@ mod figures;
 pub mod judged;
 mod past;
 pub mod plots;
+mod said;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 
 use collcast_hwbackend::read::{self, FileKind, FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
@@ -13,6 +14,7 @@ use collcast_reports::model::Input;
 use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::domain::Basis;
 use collcast_sim::ids::Rank;
+use collcast_sim::measurement::Measurement;
 use collcast_sim::predict::Settings;
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::{Topology, family};
@@ -24,16 +26,17 @@ use crate::confidence::{Grounds, On, Said};
 use crate::diagnose::{Anomaly, Causes, examine, members};
 use crate::error::Error;
 use crate::files::{content_hash, named_hash};
-use crate::health::{self, Doubt, Gate, Health, Reference, Run};
+use crate::health::{self, Beside, Doubt, Gate, Health, Reference, Run, State};
 use crate::next::{self, Next};
 use crate::profiles::Taken;
 use crate::site::{SiteSpec, assumptions};
 use crate::values::plural;
 use crate::watch::Watch;
-pub use figures::{Closest, File, FileOutcome, Group, JudgedRow, Median, Stats};
-use judged::{Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside, one_kind};
+pub use figures::{Closest, File, FileOutcome, Group, JudgedRow, Median, Stats, Unjudged};
+use judged::{Asked, Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside, one_kind};
 pub use past::History;
 use past::Present;
+use said::by_logs;
 
 /// What is held against forecasts, and how.
 #[derive(Clone, Debug)]
@@ -108,6 +111,8 @@ pub struct Outcome {
     pub worst: Option<Group>,
     /// What became of each file.
     pub files: Vec<File>,
+    /// What of the files nothing was held against.
+    pub unjudged: Vec<Unjudged>,
     /// Whether the machine gives the bus bandwidth that it should.
     pub health: Health,
     /// The runs that it was judged by.
@@ -119,7 +124,7 @@ pub struct Outcome {
     pub other_gpus: bool,
     /// What the past says of each run, where there is a history.
     pub history: Option<Vec<History>>,
-    /// Whether runs are judged by the past of their own hosts.
+    /// Whether runs are judged by the past of their own hosts: all, or those that no forecast is held against.
     pub by_past: bool,
     /// What is not as it should be, beside times.
     pub anomalies: Vec<Anomaly>,
@@ -141,6 +146,21 @@ pub struct Outcome {
     pub grounds: Grounds,
     /// Whether the machine is slow, a gate is not passed, or an anomaly is an error.
     pub failed: bool,
+}
+
+impl Outcome {
+    fn fails(&self) -> bool {
+        let median = |worst: &Group| worst.stats.median_abs_error;
+        let off = self.max_error.zip(self.worst.as_ref()).is_some_and(|(most, worst)| median(worst) > most);
+        // A gate that nothing was held against is not passed.
+        let nothing = self.max_error.is_some() && self.rows.is_empty()
+            || self.gate != Gate::default() && self.health.runs.is_empty();
+        let in_part = self.gate.require_pass && !self.unjudged.is_empty();
+        off || in_part
+            || nothing && matches!(self.expected, Expected::Forecast { .. })
+            || self.gate.holds_back(self.health.state)
+            || self.anomalies.iter().any(|a| a.error)
+    }
 }
 
 /// What the bus bandwidth to expect rests on.
@@ -169,6 +189,7 @@ pub enum Expected {
 pub fn validate(request: &Request) -> Result<Outcome, Error> {
     let read = read_paths(&request.measurements, &request.read)?;
     let mut outcome = beside_expected(request, &read)?;
+    outcome.failed = outcome.fails();
     if let Some(asked) = &request.next {
         // Where nothing else says what to expect of them, runs are held against each other.
         let own = if outcome.runs.is_empty() { beside_each_other(&read) } else { Vec::new() };
@@ -180,47 +201,119 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
 }
 
 fn beside_expected(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
-    let nameless = request.site.topology.is_none() && read.machine().is_none();
-    let judge = || match request.against[..] {
-        [] if nameless && request.next.is_some() => {
-            let mut outcome = beside_runs(request, read, beside_each_other(read));
-            outcome.notes.push("no machine is named: runs are held against the median of their like".to_owned());
-            Ok(outcome)
-        }
-        [] => beside_forecasts(request, read),
-        _ => beside_good_runs(request, read),
+    let Some(folder) = &request.history else {
+        return match request.against[..] {
+            [] if request.next.is_some() && is_nameless(request, read) => {
+                let mut outcome = beside_runs(request, read, beside_each_other(read));
+                outcome.notes.push("no machine is named: runs are held against the median of their like".to_owned());
+                Ok(outcome)
+            }
+            [] => beside_forecasts(request, read),
+            _ => beside_good_runs(request, read),
+        };
     };
-    let Some(folder) = &request.history else { return judge() };
     let present = Present::read(folder, read, request.now)?;
-    let (runs, alone) = present.runs();
-    let mut outcome = match (&request.against[..], runs.is_empty()) {
-        // Without a machine there is no forecast: the first runs of a history are recorded all the same.
-        ([], true) if nameless => beside_runs(request, read, runs),
-        ([], true) | ([_, ..], _) => judge()?,
-        ([], false) => beside_runs(request, read, runs),
+    let mut outcome = if request.against.is_empty() {
+        beside_past(request, read, &present)?
+    } else {
+        beside_good_runs(request, read)?
     };
-    let by_past = request.against.is_empty() && !outcome.health.runs.is_empty() && outcome.rows.is_empty();
-    if by_past && alone > 0 {
-        outcome.warnings.push(format!("{alone} rows have too few earlier runs to be judged by"));
-    }
     outcome.warnings.extend(present.past.warnings.iter().cloned());
     outcome.notes.extend(present.too_little());
     outcome.history = Some(present.of_runs(&outcome.health));
-    outcome.by_past = by_past;
     outcome.notes.push(present.record(folder, read, &outcome.health)?);
     Ok(outcome)
 }
 
+/// Whether neither who asks nor the files name a machine, so that there is no forecast.
+fn is_nameless(request: &Request, read: &ReadReport) -> bool {
+    request.site.topology.is_none() && read.machine().is_none()
+}
+
+/// Runs beside the past of their own hosts, and beside forecasts where that is too short.
+fn beside_past(request: &Request, read: &ReadReport, present: &Present) -> Result<Outcome, Error> {
+    let Beside { runs, alone, .. } = present.runs();
+    if runs.is_empty() {
+        // The first runs of a history are recorded without a forecast too.
+        let nameless = is_nameless(request, read);
+        return if nameless { Ok(beside_runs(request, read, runs)) } else { beside_forecasts(request, read) };
+    }
+    let mut past = beside_runs(request, read, runs);
+    past.by_past = true;
+    past.unjudged.extend(without_counterpart(&alone, "earlier runs"));
+    past.warnings.extend(all_without(&alone, "earlier runs"));
+    let rest = present.rest(read);
+    let new = rest.measurements.len();
+    if new > 0 && !is_nameless(request, &rest) {
+        past.notes.push(format!("{new} rows have too few earlier runs to be judged by: forecasts judge them"));
+        return Ok(with_forecasts(past, beside_forecasts(request, &rest)?));
+    }
+    if new > 0 {
+        past.warnings.push(format!("{new} rows have too few earlier runs to be judged by"));
+    }
+    for row in present.first_rows() {
+        let (file, collective, ranks) = (row.origin.file.clone(), row.collective, row.ranks);
+        let why = format!("{file}: {collective} over {ranks} ranks has too few earlier runs to be judged by");
+        past.unjudged.push(Unjudged { file, why });
+        past.health.runs.push(health::Judged::untold(row));
+        past.health.state = past.health.state.max(State::Unsure);
+    }
+    Ok(past)
+}
+
+/// Runs beside their past, and the others of the same call beside forecasts: all of them are judged together.
+fn with_forecasts(past: Outcome, forecasts: Outcome) -> Outcome {
+    fn joined<T: PartialEq>(mut all: Vec<T>, more: Vec<T>) -> Vec<T> {
+        for one in more {
+            if !all.contains(&one) {
+                all.push(one);
+            }
+        }
+        all
+    }
+    let runs = [past.runs, forecasts.runs].concat();
+    let mut anomalies = joined(past.anomalies, forecasts.anomalies);
+    anomalies.sort_by_key(|a| !a.error);
+    Outcome {
+        inputs: joined(forecasts.inputs, past.inputs),
+        notes: joined(forecasts.notes, past.notes),
+        warnings: joined(past.warnings, forecasts.warnings),
+        unjudged: joined(past.unjudged, forecasts.unjudged),
+        files: past.files,
+        health: health::judge(&runs, past.gate.limits()),
+        runs,
+        by_past: true,
+        anomalies,
+        ..forecasts
+    }
+}
+
+/// Rows by file that have no counterpart among others.
+fn without_counterpart(alone: &BTreeMap<String, usize>, among: &str) -> Vec<Unjudged> {
+    let one = |(file, rows): (&String, &usize)| Unjudged {
+        file: file.clone(),
+        why: format!("{file}: {rows} rows have no counterpart among the {among}"),
+    };
+    alone.iter().map(one).collect()
+}
+
+/// The same over all files.
+fn all_without(alone: &BTreeMap<String, usize>, among: &str) -> Option<String> {
+    let rows: usize = alone.values().sum();
+    (rows > 0).then(|| format!("{rows} rows have no counterpart among the {among}: they are not judged"))
+}
+
 /// Runs beside the median of all that have their call and size: what all of them lack does not show.
 fn beside_each_other(read: &ReadReport) -> Vec<Run> {
-    let (mut runs, _) = health::against(read, &Reference::of_all(read));
+    let mut runs = health::against(read, &Reference::of_all(read)).runs;
     runs.iter_mut().for_each(|run| run.doubt = Doubt::UNKNOWN);
     runs
 }
 
 fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
     can_be_asked(&read.files)?;
-    let topology = machine(&request.site, read)?;
+    let site = measured_site(&request.site, read)?;
+    let topology = machine(&site, read)?;
     let Taken { profile, sources: mut inputs, why } = request.site.profile_for(&topology)?;
     inputs.extend(self::inputs("measurements", read));
     let judged = judge(read, (&topology, &profile), request.site.launch, request.closest, &request.watch)?;
@@ -254,9 +347,12 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         request.watch.stage("looking for the cause")?;
         let found = examine(&judged.rows, &topology, &profile, &health, &request.watch);
         warnings.extend(found.warnings);
-        anomalies.extend(found.anomalies);
+        let named = site.topology.as_deref().unwrap_or(&topology.name);
+        anomalies.extend(by_logs(found.anomalies, &health, &read.files, (&topology, named)));
         causes = Some(found.causes);
     }
+    let mut unjudged = lacking(read);
+    unjudged.extend(left_out(read, &judged.rows));
 
     let groups = figures::groups(&judged.rows);
     // Without forced runs those where NCCL chose are what there is to judge.
@@ -264,10 +360,6 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     let median = |group: &Group| group.stats.median_abs_error;
     let of_kind = groups.iter().filter(|g| g.forced == any_forced);
     let worst = of_kind.max_by(|a, b| median(a).total_cmp(&median(b))).cloned();
-    let gate = request.max_error.zip(worst.as_ref()).is_some_and(|(most, worst)| median(worst) > most);
-    // A gate that nothing was held against is not passed.
-    let gated = request.max_error.is_some() || request.gate != Gate::default();
-    let unjudged = judged.rows.is_empty() && gated;
     let forced: Vec<&Judged<'_>> = judged.rows.iter().filter(|j| j.row.forced()).collect();
     let all: Vec<&Judged<'_>> = judged.rows.iter().collect();
     Ok(Outcome {
@@ -280,7 +372,8 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         groups,
         worst,
         files: read.files.iter().map(File::from).collect(),
-        failed: gate || unjudged || request.gate.holds_back(health.state) || anomalies.iter().any(|a| a.error),
+        unjudged,
+        failed: false,
         health,
         runs,
         expected: Expected::Forecast { profile: profile.name.clone(), measured: grounds.beyond.is_empty() },
@@ -302,7 +395,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
 fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
     let good = read_paths(&request.against, &ReadOptions { keep_duplicates: true, ..request.read })?;
     one_kind(&read.files, &good.files)?;
-    let (mut runs, alone) = health::against(read, &Reference::of(&good));
+    let Beside { mut runs, alone, unlike } = health::against(read, &Reference::of(&good));
     if runs.is_empty() {
         return Err(Error::usage(
             "--against: the good runs have none of the calls and sizes that were measured",
@@ -310,14 +403,20 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         ));
     }
     let (here, there) = (gpus(read), gpus(&good));
-    let other_gpus = !here.is_empty() && !there.is_empty() && here != there;
+    let other_gpus = !here.is_empty() && !there.is_empty() && products(&here, &there) != products(&there, &here);
     if other_gpus {
         runs.iter_mut().for_each(|run| run.doubt = Doubt::UNKNOWN);
     }
     let mut outcome = beside_runs(request, read, runs);
     outcome.warnings.extend(cut_runs(&good.files).into_iter().chain(good.files.iter().filter_map(unread)));
-    if alone > 0 {
-        outcome.warnings.push(format!("{alone} rows have no counterpart among the good runs: they are not judged"));
+    outcome.unjudged.extend(without_counterpart(&alone, "good runs"));
+    outcome.warnings.extend(all_without(&alone, "good runs"));
+    if unlike > 0 {
+        outcome.warnings.push(format!(
+            "{} held against good runs that ran another way (hosts, launch mode, or what was forced), as no others have its \
+             ranks and sizes: what to expect is known to a factor of two",
+            plural(unlike, "run is", "runs are")
+        ));
     }
     if other_gpus {
         let text = format!("the good runs are of {}, those judged of {}", listed(&there), listed(&here));
@@ -350,7 +449,8 @@ fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome 
         overall_with_auto: Stats::default(),
         worst: None,
         files: read.files.iter().map(File::from).collect(),
-        failed: request.gate.holds_back(health.state) || anomalies.iter().any(|a| a.error),
+        unjudged: lacking(read),
+        failed: false,
         health,
         runs,
         expected: Expected::Runs { files: 0 },
@@ -393,9 +493,15 @@ fn gpus(read: &ReadReport) -> BTreeSet<&str> {
     read.files.iter().flat_map(|file| &file.gpus).map(String::as_str).collect()
 }
 
-/// The machine that was measured, as large as the rows need, with the NCCL version that all rows agree on which
-/// say one.
-fn machine(site: &SiteSpec, read: &ReadReport) -> Result<Topology, Error> {
+/// The same names as products, or as families where one of these or of those others is no known product.
+fn products(names: &BTreeSet<&str>, others: &BTreeSet<&str>) -> BTreeSet<String> {
+    let known = names.union(others).all(|name| catalogue::by_name(name).is_some());
+    let product = |name: &&str| catalogue::by_name(name).filter(|_| known).map(|product| product.name.to_owned());
+    names.iter().map(|name| product(name).unwrap_or_else(|| family(name))).collect()
+}
+
+/// Where it was measured, as large as the rows need.
+fn measured_site(site: &SiteSpec, read: &ReadReport) -> Result<SiteSpec, Error> {
     let named = site.topology.clone().or_else(|| read.machine().map(str::to_owned));
     let name = named.ok_or_else(|| {
         Error::usage(
@@ -405,7 +511,12 @@ fn machine(site: &SiteSpec, read: &ReadReport) -> Result<Topology, Error> {
     })?;
     let at_most = read.files.iter().filter_map(|f| f.hosts_at_most).min();
     let (nodes, gpus) = hosts_of_rows(&name, (site.nodes, site.gpus), at_most, &read.measurements)?;
-    let mut topology = SiteSpec { topology: Some(name), nodes, gpus, ..site.clone() }.topology()?;
+    Ok(SiteSpec { topology: Some(name), nodes, gpus, ..site.clone() })
+}
+
+/// The machine that was measured, with the NCCL version that all rows agree on which say one.
+fn machine(site: &SiteSpec, read: &ReadReport) -> Result<Topology, Error> {
+    let mut topology = site.topology()?;
     if let [(Some(version), _)] | [(None, _), (Some(version), _)] = &versions(read)[..] {
         topology.software.nccl = version.parse().ok().or(topology.software.nccl);
     }
@@ -489,6 +600,13 @@ fn warnings(read: &ReadReport, judged: &Verdicts<'_>, topology: &Topology, profi
     warnings.extend(cut_runs(&read.files));
     warnings.extend(read.files.iter().filter_map(unread));
     warnings.extend(left_aside(&read.files, topology));
+    let counted = health::counted(&judged.rows);
+    let forced = judged.rows.iter().filter(|j| !counted(j)).count();
+    if forced > 0 {
+        warnings.push(format!(
+            "{forced} rows whose algorithm and protocol were forced are not judged: NCCL chose in other runs of their call"
+        ));
+    }
     let seen = seen(read, profile);
     if seen > 0 {
         warnings.push(format!(
@@ -497,6 +615,34 @@ fn warnings(read: &ReadReport, judged: &Verdicts<'_>, topology: &Topology, profi
         ));
     }
     warnings
+}
+
+/// Files of measurements that were not read, or whose runs were cut.
+fn lacking(read: &ReadReport) -> Vec<Unjudged> {
+    let why = |file: &FileReport| match file.outcome {
+        read::Outcome::Read => file.cut(),
+        _ => unread(file),
+    };
+    let one = |file: &FileReport| Some(Unjudged { file: file.path.display().to_string(), why: why(file)? });
+    read.files.iter().filter_map(one).collect()
+}
+
+/// Runs of which no row is judged, by file.
+fn left_out(read: &ReadReport, judged: &[Judged<'_>]) -> Vec<Unjudged> {
+    fn run(row: &Measurement) -> (&str, &str, Asked<'_>) {
+        (&row.origin.file, &row.run, Asked::of(row))
+    }
+    let counted = health::counted(judged);
+    let told: HashSet<_> = judged.iter().filter(|j| counted(j)).map(|j| run(j.row)).collect();
+    let mut untold: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in read.measurements.iter().filter(|row| !told.contains(&run(row))) {
+        *untold.entry(&row.origin.file).or_default() += 1;
+    }
+    let one = |(file, rows): (&str, usize)| Unjudged {
+        file: file.to_owned(),
+        why: format!("{file}: {} not judged", plural(rows, "row is", "rows are")),
+    };
+    untold.into_iter().map(one).collect()
 }
 
 /// A file of measurements that was not read, or of which lines were left out, with how many.

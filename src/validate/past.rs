@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use collcast_hwbackend::read::{FileReport, ReadReport};
+use collcast_sim::measurement::Measurement;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::health::{Health, Judged, Reference, Run, State, against};
+use crate::health::{Beside, Health, Judged, Reference, State, against};
 use crate::history::{Entry, FEWEST, Kept, Past, Trend, Verdict, entries};
 use crate::values::plural;
 
@@ -56,21 +57,43 @@ impl Present {
         healthy
     }
 
-    /// The runs of which there is enough of a past, beside its median; and the rows of which there is not.
-    pub(super) fn runs(&self) -> (Vec<Run>, usize) {
-        let (mut runs, mut alone) = (Vec::new(), 0);
+    /// The runs of which there is enough of a past, beside its median.
+    pub(super) fn runs(&self) -> Beside {
+        let rows = |entries: &[&Entry]| ReadReport {
+            measurements: entries.iter().flat_map(|entry| entry.rows.iter().cloned()).collect(),
+            files: Vec::new(),
+        };
+        let mut all = Beside::default();
         for entry in &self.entries {
             let healthy = self.healthy(entry);
-            let rows = |entries: &[&Entry]| ReadReport {
-                measurements: entries.iter().flat_map(|entry| entry.rows.iter().cloned()).collect(),
-                files: Vec::new(),
-            };
-            let good = if healthy.len() < FEWEST { Reference::default() } else { Reference::of(&rows(&healthy)) };
-            let (judged, without) = against(&rows(&[entry]), &good);
-            runs.extend(judged);
-            alone += without;
+            if healthy.len() < FEWEST {
+                continue;
+            }
+            let beside = against(&rows(&[entry]), &Reference::of(&rows(&healthy)));
+            all.runs.extend(beside.runs);
+            for (file, rows) in beside.alone {
+                *all.alone.entry(file).or_default() += rows;
+            }
         }
-        (runs, alone)
+        all
+    }
+
+    /// What has too little of a past, with the files that have such rows.
+    pub(super) fn rest(&self, read: &ReadReport) -> ReadReport {
+        let measurements: Vec<Measurement> = self.too_new().flat_map(|entry| entry.rows.iter().cloned()).collect();
+        let of: BTreeSet<&str> = measurements.iter().map(|row| row.origin.file.as_str()).collect();
+        let has_rows = |file: &&FileReport| of.contains(file.path.display().to_string().as_str());
+        let files = read.files.iter().filter(has_rows).cloned().collect();
+        ReadReport { measurements, files }
+    }
+
+    /// The first row of each call that has too little of a past.
+    pub(super) fn first_rows(&self) -> impl Iterator<Item = &Measurement> {
+        self.too_new().filter_map(|entry| entry.rows.first())
+    }
+
+    fn too_new(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| self.healthy(entry).len() < FEWEST)
     }
 
     /// Says how little past there is, of the call that has the least.

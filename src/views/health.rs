@@ -25,11 +25,15 @@ fn bandwidth(gbps: f64) -> Cell {
 /// The table: a line a size, or a band where there are many runs.
 pub(super) fn table(health: &Health, people: bool) -> Table {
     let sizes: usize = health.runs.iter().map(|run| run.lines.len()).sum();
-    if people && sizes > LINES { bands(health) } else { lines(health) }
+    if people && sizes > LINES { bands(health) } else { lines(health, !people || are_several_files(health)) }
 }
 
-fn lines(health: &Health) -> Table {
-    let columns = [
+fn are_several_files(health: &Health) -> bool {
+    health.runs.windows(2).any(|pair| pair[0].file != pair[1].file)
+}
+
+fn lines(health: &Health, with_files: bool) -> Table {
+    let mut columns = vec![
         Column::text("collective", "collective"),
         Column::number("ranks", "ranks"),
         Column::number("size_bytes", "size"),
@@ -40,9 +44,13 @@ fn lines(health: &Health) -> Table {
         Column::number("percent", "% of expected").barred(Bar::OfHundred),
         Column::text("state", "verdict"),
     ];
+    if with_files {
+        columns.push(Column::text("file", "file"));
+    }
     let mut table = Table::new("sizes", "bus bandwidth by size", columns);
     for run in &health.runs {
         for line in &run.lines {
+            // Without a column for it the file is not shown.
             table.push([
                 run.collective.name().into(),
                 run.ranks.into(),
@@ -53,6 +61,7 @@ fn lines(health: &Health) -> Table {
                 bandwidth(line.low_gbps),
                 percent(line.share),
                 line.state.name().into(),
+                run.file.as_str().into(),
             ]);
         }
     }
@@ -99,7 +108,8 @@ impl Against<'_> {
     fn own(&self, run: &Judged) -> Option<&Trend> {
         let is_its = |h: &&History| (&h.file, &h.run) == (&run.file, &run.run);
         let is_like = |t: &&Trend| (t.collective, t.ranks) == (run.collective, run.ranks);
-        self.0.history.iter().flatten().filter(is_its).flat_map(|h| &h.trends).find(is_like).filter(|_| self.0.by_past)
+        let by_past = self.0.by_past && run.kind.is_none();
+        self.0.history.iter().flatten().filter(is_its).flat_map(|h| &h.trends).find(is_like).filter(|_| by_past)
     }
 
     fn name(&self, run: &Judged) -> String {
@@ -118,6 +128,11 @@ impl Against<'_> {
     }
 }
 
+/// A percentage as it was given: without digits that only floats have.
+pub(super) fn digits(percent: f64) -> f64 {
+    (percent * 1e6).round() / 1e6
+}
+
 /// What is said of a band: which sizes, what share, what healthy machines reach.
 fn told(run: &Judged, band: &Band, against: &Against<'_>) -> String {
     let of = format!("{} over {} ranks", run.collective, run.ranks);
@@ -134,6 +149,10 @@ fn told(run: &Judged, band: &Band, against: &Against<'_>) -> String {
         ),
         (State::Slow, false) => format!("{reaches}, where {healthy} reach {least:.0}% or more"),
         (State::Pass, _) => reaches,
+        (State::Unsure, _) if band.share < band.low => {
+            let limit = digits(against.0.gate.limits().of_part(band.part) * 100.0);
+            format!("{reaches}, below the {least:.0}% that {healthy} reach, but not below the limit of {limit}%")
+        }
         (State::Unsure, _) => format!("{reaches}, and {healthy} may reach only {least:.0}%"),
     }
 }
@@ -144,7 +163,9 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
     let all = health.runs.len();
     let more = if all > 1 { format!(" ({count} of {all} runs)") } else { String::new() };
     let Some((run, band)) = health.decisive() else {
-        return "cannot tell: no row could be judged".to_owned();
+        let untold = health.runs.iter().find(|run| run.state == health.state);
+        let of = untold.map_or_else(String::new, |run| format!(" of {}", run.file));
+        return format!("cannot tell{more}: no row{of} could be judged");
     };
     let told = told(run, band, against);
     match health.state {
@@ -154,24 +175,32 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
             let file = if all > 1 { format!("; see {}", run.file) } else { String::new() };
             format!("slow{more}: {told}{from}{file}")
         }
-        State::Pass => format!("healthy{more}: {told}{}", alone(run)),
+        State::Pass => format!("healthy{more}: {told}{}", below(run)),
         State::Unsure if band.state == State::Slow => {
             format!(
                 "cannot tell{more}: {told}; or NCCL chose another protocol there than forecast, since no other size is slow"
             )
         }
-        State::Unsure if band.state == State::Pass => format!("cannot tell{more}: {told}{}", alone(run)),
+        State::Unsure if band.state == State::Pass => format!("cannot tell{more}: {told}{}", below(run)),
         State::Unsure => format!("cannot tell{more}: {told}"),
     }
 }
 
-/// The worst of sizes that lie below what their neighbours show.
-fn alone(run: &Judged) -> String {
-    let below = run.lines.iter().filter(|line| line.part == Part::Large && line.state == State::Unsure);
-    let worst = below.min_by(|a, b| a.share.total_cmp(&b.share));
-    worst.map_or_else(String::new, |line| {
-        format!("; but {} alone reaches {:.0}%: repeat the run", Bytes(line.size_bytes), line.share * 100.0)
-    })
+/// The large sizes that lie below what healthy machines reach though their band does not, or is not slow.
+fn below(run: &Judged) -> String {
+    let large: Vec<&Line> = run.lines.iter().filter(|line| line.part == Part::Large).collect();
+    let below: Vec<&&Line> = large.iter().filter(|line| line.state == State::Unsure).collect();
+    let worst = below.iter().min_by(|a, b| a.share.total_cmp(&b.share));
+    let band = run.bands.iter().find(|band| band.part == Part::Large);
+    let Some((worst, band)) = worst.zip(band) else { return String::new() };
+    let (count, of, share) = (below.len(), large.len(), worst.share * 100.0);
+    if count == 1 {
+        return format!("; but {} alone reaches {share:.0}%: repeat the run", Bytes(worst.size_bytes));
+    }
+    format!(
+        "; but {count} of {of} large sizes lie below the {:.0}% that healthy machines reach, down to {share:.0}%",
+        band.low * 100.0
+    )
 }
 
 /// The sizes at which a run is slow.
@@ -240,7 +269,10 @@ pub(super) fn next(health: &Health, beside_runs: bool) -> Option<String> {
 /// A case for each band.
 pub(super) fn cases(health: &Health, against: &Against<'_>) -> Vec<TestCase> {
     let mut cases = Vec::new();
+    let several = are_several_files(health);
     for run in &health.runs {
+        // An annotation has no more than the name.
+        let of = if several { format!(", {}", run.file) } else { String::new() };
         for band in &run.bands {
             let told = told(run, band, against);
             let failed = |kind: &str, message| CaseOutcome::Failed {
@@ -251,7 +283,7 @@ pub(super) fn cases(health: &Health, against: &Against<'_>) -> Vec<TestCase> {
             let untold = format!("cannot tell: {told}");
             cases.push(TestCase {
                 group: format!("{} {}", run.collective, run.run),
-                name: format!("{} ranks, {} sizes", run.ranks, band.part.name()),
+                name: format!("{} ranks, {} sizes{of}", run.ranks, band.part.name()),
                 outcome: match (band.state, run.state) {
                     (State::Pass, _) => CaseOutcome::Passed,
                     (State::Slow, State::Slow) if band.unsteady => failed("unsteady", told),

@@ -2,7 +2,7 @@
 
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 
-use crate::health::suspects::Plan;
+use crate::health::suspects::{KNOWN, Plan};
 use crate::next::{GPUS, Next, USUAL_ROUNDS, USUAL_RUNS, log_name};
 use crate::values::plural;
 
@@ -118,6 +118,9 @@ impl Next {
                 format!(
                     "the {hosts} hosts are to run in {sets}; usually {usual} rounds say who is slow, at most {most}"
                 )
+            }
+            Plan::Run(_) if !self.named.is_empty() && self.named.iter().all(|(_, chance)| *chance >= KNOWN) => {
+                format!("known to be slow after {runs}: {slow}; whether others are is not certain yet; to run: {sets}")
             }
             Plan::Run(_) => {
                 let so_far = if slow.is_empty() { "no host is likely slow".to_owned() } else { slow };

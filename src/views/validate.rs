@@ -4,11 +4,12 @@
 use collcast_reports::model::{CaseOutcome, Cell, Column, Report, Status, Table, TestCase, Verdict};
 use collcast_sim::collective::{Algorithm, Protocol};
 use collcast_sim::doctor::Cause;
+use collcast_sim::domain::Basis;
 
-use super::health;
+use super::health::{self, digits};
 use crate::confidence::Level;
 use crate::diagnose::Anomaly;
-use crate::health::State;
+use crate::health::{Judged, State};
 use crate::history::FEWEST;
 use crate::validate::{Closest, Expected, File, FileOutcome, Group, History, JudgedRow, Outcome, Stats};
 
@@ -246,11 +247,6 @@ fn rows_table(rows: &[JudgedRow]) -> Table {
     table
 }
 
-/// A percentage as it was given: without digits that only floats have.
-fn digits(percent: f64) -> f64 {
-    (percent * 1e6).round() / 1e6
-}
-
 impl Outcome {
     /// What went wrong beside slow bands: wrong results, causes that are certain, gates.
     fn failures(&self) -> Vec<String> {
@@ -288,7 +284,34 @@ impl Outcome {
             };
             cases.push(TestCase { group: "run".to_owned(), name: "rows".to_owned(), outcome, place: None });
         }
+        cases.extend(self.unjudged.iter().map(|one| TestCase {
+            group: "not judged".to_owned(),
+            name: one.file.clone(),
+            outcome: match self.gate.require_pass {
+                true => CaseOutcome::Failed {
+                    kind: "unjudged".to_owned(),
+                    message: one.why.clone(),
+                    details: String::new(),
+                },
+                false => CaseOutcome::Skipped(one.why.clone()),
+            },
+            place: None,
+        }));
         cases
+    }
+
+    /// What keeps a machine back of which all is as it should be that was judged.
+    fn in_part(&self) -> Option<String> {
+        let first = self.unjudged.first().filter(|_| self.gate.require_pass && self.health.state == State::Pass)?;
+        let more = self.unjudged.len() - 1;
+        let more = if more > 0 { format!("; {more} more such files or runs") } else { String::new() };
+        Some(format!("cannot tell of all, where --require-pass asks for a pass: {}{more}", first.why))
+    }
+
+    /// Whether the verdict rests on other runs, and not on a forecast.
+    fn is_beside_runs(&self) -> bool {
+        let decisive = self.health.decisive();
+        decisive.map_or(matches!(self.expected, Expected::Runs { .. }), |(run, _)| run.kind.is_none())
     }
 
     fn verdict(&self) -> Verdict {
@@ -297,12 +320,14 @@ impl Outcome {
         let sentence = match (&self.health.runs[..], failures.first()) {
             ([], None) => NOTHING.to_owned(),
             (_, Some(first)) if !slow => first.clone(),
-            _ => health::sentence(&self.health, &health::Against(self)) + &self.limit() + &self.likely(),
+            _ => self.in_part().unwrap_or_else(|| {
+                health::sentence(&self.health, &health::Against(self)) + &self.limit() + &self.likely()
+            }),
         };
         let told = self.anomalies.iter().filter(|a| !failures.is_empty() || a.error || slow);
         let (unknown, named): (Vec<_>, Vec<_>) = told.partition(|a| a.kind == Cause::Unknown.name());
         let first = |anomalies: Vec<&Anomaly>| anomalies.first().map(|a| a.suggestion.clone());
-        let beside_runs = matches!(self.expected, Expected::Runs { .. });
+        let beside_runs = self.is_beside_runs();
         Verdict {
             status: match self.health.state {
                 _ if self.failed => Status::Failed,
@@ -317,6 +342,7 @@ impl Outcome {
                 .or_else(|| health::next_of_small(&self.health))
                 .or_else(|| first(unknown))
                 .or_else(|| self.too_early())
+                .or_else(|| self.in_part().map(|_| MEASURE_REST.to_owned()))
                 .or_else(|| health::next(&self.health, beside_runs)),
         }
     }
@@ -332,7 +358,7 @@ impl Outcome {
 
     /// What to do where the history is too short, and no machine is named.
     fn too_early(&self) -> Option<String> {
-        let nothing = self.history.is_some() && self.health.runs.is_empty() && self.rows.is_empty();
+        let nothing = self.history.is_some() && self.health.decisive().is_none() && self.rows.is_empty();
         nothing.then(|| {
             format!("record {FEWEST} runs of these hosts, or name the machine with -t, so that a forecast judges")
         })
@@ -357,49 +383,47 @@ impl Outcome {
 
     /// How many times as fast a run is as what it is held against, where that cannot be of such a machine in good health.
     fn too_fast(&self) -> Option<f64> {
-        let least = if matches!(self.expected, Expected::Runs { .. }) { FASTER } else { crate::health::TOO_FAST };
-        let shares = self.health.runs.iter().filter_map(|run| Some(run.decisive()?.share));
-        shares.filter(|share| *share > least).max_by(f64::total_cmp)
+        let least = |run: &Judged| if run.kind.is_none() { FASTER } else { crate::health::TOO_FAST };
+        let shares = self.health.runs.iter().filter_map(|run| Some((run.decisive()?.share, least(run))));
+        shares.filter(|(share, least)| share > least).map(|(share, _)| share).max_by(f64::total_cmp)
     }
 
     /// How sure the verdict is: by what healthy machines were off by where it rests, and never high on a forecast that
     /// no measurement of such calls is behind.
     fn confidence(&self) -> String {
-        let decisive = self.health.runs.iter().filter(|run| run.state == self.health.state);
-        let Some(band) = decisive.filter_map(|run| run.decisive()).min_by(|a, b| a.low.total_cmp(&b.low)) else {
+        let of_state = self.health.runs.iter().filter(|run| run.state == self.health.state);
+        let decisive = of_state.filter_map(|run| Some((run.kind.is_none(), run.decisive()?)));
+        let Some((beside_runs, band)) = decisive.min_by(|a, b| a.1.low.total_cmp(&b.1.low)) else {
             return format!("low: {NOTHING}");
         };
         if self.other_gpus {
             return "low: other GPUs were measured than what is expected is of".to_owned();
         }
-        let within = (1.0 - band.low) * 100.0;
         if let Some(times) = self.too_fast() {
-            let doubt = match self.expected {
-                Expected::Runs { .. } => "was that a good run?",
-                Expected::Forecast { .. } => "is that the machine that was measured?",
-            };
+            let doubt = if beside_runs { "was that a good run?" } else { "is that the machine that was measured?" };
             return format!("low: it is {times:.1} times as fast as what it is held against; {doubt}");
         }
-        let margin = match &self.expected {
-            Expected::Runs { .. } => format!("good runs lie at most {within:.0}% below each other"),
-            Expected::Forecast { .. } => {
-                format!("nearly all healthy machines were at most {within:.0}% below such forecasts")
-            }
-        };
-        let level = match self.health.state {
+        let (within, percent) = (1.0 - band.low, (1.0 - band.low) * 100.0);
+        let level = |basis, seen| match self.health.state {
             State::Unsure => Level::Low,
-            _ if self.seen => Level::Low,
-            _ => Level::of(1.0 - band.low, self.grounds.basis),
+            _ if seen => Level::Low,
+            _ => Level::of(within, basis),
         };
+        if beside_runs {
+            return format!("{}: good runs lie at most {percent:.0}% below each other", level(Basis::default(), false));
+        }
+        let level = level(self.grounds.basis, self.seen);
         let beyond = &self.grounds.beyond;
         let beyond = if beyond.is_empty() { String::new() } else { format!("; {beyond}") };
         let seen = if self.seen { "; the profile was fitted to such a file, so that it cannot judge it" } else { "" };
-        format!("{level}: {margin}{beyond}{seen}")
+        format!("{level}: nearly all healthy machines were at most {percent:.0}% below such forecasts{beyond}{seen}")
     }
 }
 
 /// Times as fast as a good run beyond which that one is doubted: two healthy runs of a machine differ by far less.
 const FASTER: f64 = 1.25;
+/// What to do where some of the files were not judged.
+const MEASURE_REST: &str = "measure these again, whole, or leave the files out";
 /// What is said where there is nothing to judge.
 const NOTHING: &str = "cannot tell: no row could be judged";
 

@@ -35,6 +35,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         out: Parsed::default(),
         run: LogRun::default(),
         env_lines: Env::new(),
+        env_used: false,
         next_command: None,
         open_row: None,
         nccl: None,
@@ -62,8 +63,10 @@ struct Reader<'a> {
     input: &'a Input<'a>,
     out: Parsed,
     run: LogRun,
-    /// From `# env:`; holds until the next such line.
+    /// From `# env:`; what stands in several such lines before a run holds until the next one after it.
     env_lines: Env,
+    /// Whether a run began since the last such line.
+    env_used: bool,
     /// A command line that came after a table, of the run that comes next.
     next_command: Option<String>,
     /// The line and text of a row that a line of NCCL_DEBUG broke off; its other cells come later.
@@ -224,7 +227,10 @@ impl Reader<'_> {
     fn start_line(&mut self, number: u64, text: &str, commented: bool) -> Result<bool, ReadError> {
         if commented && let Some(rest) = text.strip_prefix("env:") {
             self.next_run()?;
-            self.env_lines = assignments(&words(rest));
+            if std::mem::take(&mut self.env_used) {
+                self.env_lines.clear();
+            }
+            self.env_lines.extend(assignments(&words(rest)));
             return Ok(true);
         }
         if let Some(rest) = text.strip_prefix("cmd:").filter(|_| commented).or_else(|| text.strip_prefix("$ ")) {
@@ -242,6 +248,7 @@ impl Reader<'_> {
         }
         if text.starts_with("nThread ") {
             self.next_run()?;
+            self.env_used = true;
             self.threads(text);
             return Ok(true);
         }
@@ -538,6 +545,7 @@ impl Reader<'_> {
         if run.rows.is_empty() {
             return Ok(());
         }
+        self.env_used = true;
         if let Some(line) = self.next_command.take() {
             self.command(&line);
         }

@@ -156,9 +156,7 @@ impl Cause {
             Self::Noise => {
                 "repeat the run (-N 5) and give both to `collcast compare`; look for other jobs on hosts and fabric"
             }
-            Self::Unknown => {
-                "run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,TUNING and give the log; run halves of the hosts, and one host alone"
-            }
+            Self::Unknown => "run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,TUNING and give the log",
         }
     }
 }
@@ -592,6 +590,7 @@ fn with_management(topology: &Topology, gbit: u32) -> Result<Topology, TopologyE
             rail: None,
             card: None,
             management: true,
+            latency: None,
         };
         let nic = builder.vertex(format!("doctor/nic{index}"), VertexKind::Nic(nic), Some(HostId(index)));
         builder.duplex(
