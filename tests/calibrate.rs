@@ -6,7 +6,7 @@
 
 mod common;
 
-use collcast_sim::calibrate::{Fit, Judged, Sample, Split, Study, mean};
+use collcast_sim::calibrate::{Estimate, Fit, Judged, Sample, Split, Study, mean};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::engine::Unobserved;
 use collcast_sim::predict::{Predictor, Settings};
@@ -90,7 +90,11 @@ fn samples_of(topology: &Topology, sizes: &[u64]) -> Vec<Sample> {
 
 fn fit(study: &Study<'_>) -> Fit {
     let all: Vec<usize> = (0..study.samples().len()).collect();
-    study.fit(&all, &|name| PLANTED.iter().any(|p| p.0.name() == name)).unwrap()
+    study.fit(&all, &is_planted).unwrap()
+}
+
+fn is_planted(name: &str) -> bool {
+    PLANTED.iter().any(|p| p.0.name() == name)
 }
 
 /// Goal: planted values are found again within their intervals and a few percent, on one thread and
@@ -151,7 +155,7 @@ fn shuffled_times_wreck_the_error_on_rows_held_back() {
     }
     let error = |samples: Vec<Sample>| {
         let study = Study::new(std::slice::from_ref(&topology), &prior, samples).unwrap();
-        let crossed = study.cross(&fit(&study), Split::Run, None).unwrap();
+        let crossed = study.cross(Split::Run, Some(4), &is_planted).unwrap();
         mean(crossed.held.iter().map(|j| j.residual.abs()))
     };
     let (honest, shuffled) = (error(honest), error(shuffled));
@@ -168,7 +172,7 @@ fn two_machines_share_a_profile() {
     rows.iter_mut().filter(|s| s.call.ranks == 2).for_each(|s| (s.source, s.machine) = ("two".to_owned(), 1));
     let prior = Profile::builtin("prior").unwrap();
     let study = Study::new(&machines, &prior, rows).unwrap();
-    let (crossed, fits) = study.apart(Split::Source, &|name| PLANTED.iter().any(|p| p.0.name() == name)).unwrap();
+    let (crossed, fits) = study.apart(Split::Source, &is_planted).unwrap();
     assert_eq!(fits.iter().map(|f| f.0.as_str()).collect::<Vec<_>>(), ["one", "two"]);
     let before = study.judge_with(&prior).unwrap();
     let error = |judged: &[Judged]| {
@@ -178,6 +182,51 @@ fn two_machines_share_a_profile() {
     };
     let (blind, held) = (error(&before), error(&crossed.held));
     assert!(held < 0.05 && held < blind / 2.0, "{held} held out, {blind} before");
+    // Nothing of the rows held back is known to what judges them, whichever way they are held back.
+    assert_eq!(study.cross(Split::Source, None, &is_planted).unwrap(), crossed);
+}
+
+/// Goal: where rows tell nothing of what may move, those held back are judged by the prior.
+#[test]
+fn a_fold_without_rows_to_fit_to_is_judged_by_the_prior() {
+    let (topology, prior) = (machine(), Profile::builtin("prior").unwrap());
+    let study = Study::new(std::slice::from_ref(&topology), &prior, samples_of(&topology, &[2 << 10])).unwrap();
+    let crossed = study.cross(Split::Protocol, None, &|name| name == "kernel.ll").unwrap();
+    let before = study.judge_with(&prior).unwrap();
+    let of_ll = |(place, _): &(usize, &Judged)| study.samples()[*place].protocol == Protocol::Ll;
+    assert!(crossed.held.iter().enumerate().filter(of_ll).all(|(place, held)| *held == before[place]));
+}
+
+/// Goal: a parameter enters where any row depends on it, in whichever order they come: starts of blocks, which one
+/// channel has not.
+#[test]
+fn parameters_enter_in_any_order_of_rows() {
+    let (topology, prior) = (machine(), Profile::builtin("prior").unwrap());
+    let mut rows = samples(&topology);
+    rows.retain(|s| {
+        (s.call.collective, s.algorithm, s.protocol) == (Collective::AllReduce, Algorithm::Ring, Protocol::Simple)
+            && s.call.ranks == 4
+            && (s.settings.channels == Some(1) || s.call.size().0 == 16 << 20)
+    });
+    for _ in 0..rows.len() {
+        rows.rotate_left(1);
+        let study = Study::new(std::slice::from_ref(&topology), &prior, rows.clone()).unwrap();
+        assert!(study.constants().contains(&Constant::KernelBlock), "{:?}", study.constants());
+    }
+}
+
+/// Goal: one run says nothing of what runs differ by: an interval from it alone is as wide as it may be.
+#[test]
+fn one_run_leaves_intervals_open() {
+    let (topology, prior) = (machine(), Profile::builtin("prior").unwrap());
+    let mut rows = samples(&topology);
+    rows.iter_mut().for_each(|s| "one".clone_into(&mut s.run));
+    let study = Study::new(std::slice::from_ref(&topology), &prior, rows).unwrap();
+    let found = fit(&study);
+    assert!(found.estimates.iter().any(|e| e.identified), "{:?}", found.estimates);
+    for Estimate { constant, interval: (low, high), .. } in found.estimates {
+        assert!(high > 10.0 * low, "{constant}: {low} to {high}");
+    }
 }
 
 /// Goal: what no row tells stays at its prior and is said to.
@@ -393,6 +442,19 @@ fn what_was_left_out_is_told() {
         for part in ["run.log: 1 line left out as unreadable, ", "cut.csv: refused: row has 3 cells"] {
             assert!(warnings.contains(part), "{command:?}: no {part:?} in {warnings} {err}");
         }
+    }
+}
+
+/// Goal: rows of other GPUs than the machine's are told, also where only the first line of a table names them.
+#[test]
+fn rows_of_other_gpus_are_told() {
+    for (machine, told) in [("h200x4", true), ("tests/data/h100x4/machine.toml", false)] {
+        let data = ["calibrate", "tests/data/h100x4/nccl_rings_4.csv", "-t", machine];
+        let (_, out, err) =
+            collcast(&[&data[..], &["--fit", "kernel", "--hold-back", "none", "--format", "json"]].concat());
+        let result: serde_json::Value = serde_json::from_str(&out).expect(&err);
+        let warnings = result["warnings"].to_string();
+        assert_eq!(warnings.contains("is of NVIDIA H100 80GB HBM3, `h200x4` has"), told, "{warnings}");
     }
 }
 

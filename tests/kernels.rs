@@ -217,6 +217,15 @@ fn commands_judge_and_fit() {
     let (code, out, err) = collcast(&["validate", file, "--compute", &profile]);
     assert!(code == 0 && out.contains("profile mine: collcast calibrate --compute h100: 140 rows"), "{out}{err}");
 
+    // One row tells no errors of rows left out, and what ended at a bound is a warning.
+    let one = folder.path().join("one.csv").display().to_string();
+    std::fs::write(&one, "kernel,rows,width,us,us_min,us_max\nadd,2048,4096,13.4,13.3,13.5\n").unwrap();
+    let (code, out, err) = collcast(&["calibrate", &one, "--compute", "h100", "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).expect(&err);
+    assert!(code == 0 && json["warnings"].to_string().contains("`memory.share` ended at a bound, 1.0000"), "{out}");
+    let left_out = &json["errors"][1];
+    assert!(left_out["count"] == 0 && left_out["median_abs_error"].is_null(), "{left_out}");
+
     // Products at many times the peak are no fit; who insists gets the file.
     let impossible = folder.path().join("impossible.csv").display().to_string();
     let rows = [1024, 2048, 4096, 8192].iter().flat_map(|m| [1024, 2048, 4096, 8192].map(|n| (m, n)));

@@ -28,7 +28,7 @@ use crate::files::named_hash;
 use crate::profiles::{Folders, layered};
 use crate::validate::judged::can_be_asked;
 use crate::validate::judged::left_aside;
-use crate::validate::unread;
+use crate::validate::{other_gpus, unread};
 use provenance::About;
 pub use request::Request;
 use rows::{Machines, Usable, error};
@@ -135,7 +135,7 @@ pub fn calibrate(request: &Request) -> Result<Outcome, Error> {
     }
     for &split in apart {
         let folds = (split == Split::Run).then_some(request.folds);
-        crossed.insert(split, study.cross(&fit, split, folds).map_err(error)?);
+        crossed.insert(split, study.cross(split, folds, &may).map_err(error)?);
         parts.done()?;
         request.watch.stage(&format!("held back by {}, {:.1} s", split.name(), seconds()))?;
     }
@@ -189,7 +189,12 @@ fn check_names(request: &Request) -> Result<(), Error> {
 }
 
 fn may_move(request: &Request, name: &str) -> bool {
-    let any = |names: &[String]| names.iter().any(|begin| name.starts_with(begin.as_str()));
+    // A whole name is that one alone: `kernel.ll` is not `kernel.ll128`.
+    let is_meant = |asked: &String| match Constant::named(asked) {
+        Some(constant) => constant.name() == name,
+        None => name.starts_with(asked.as_str()),
+    };
+    let any = |names: &[String]| names.iter().any(is_meant);
     (request.fit.is_empty() || any(&request.fit)) && !any(&request.keep)
 }
 
@@ -208,6 +213,8 @@ fn warnings(read: &ReadReport, machines: &Machines, usable: &Usable<'_>, fit: &F
     warnings.extend(read.files.iter().filter_map(unread));
     warnings.extend(usable.skipped.iter().map(|(why, n)| format!("{n} rows are not predicted: {why}")));
     warnings.extend(machines.topologies.first().into_iter().flat_map(|t| left_aside(&read.files, t)));
+    let of = |file: &FileReport| machines.files.get(&file.path.display().to_string());
+    warnings.extend(read.files.iter().filter_map(|f| other_gpus(f, &machines.topologies[of(f)?.machine])));
     warnings.extend(fit.estimates.iter().filter(|e| e.at_bound).map(|e| {
         format!("`{}` ended at a bound, {:.4}: a mechanism may be missing, or the topology wrong", e.constant, e.value)
     }));
@@ -246,6 +253,21 @@ mod tests {
         let told = told.lock().unwrap();
         let stages = [" enter", "fitted in ", "held back by run"];
         assert!(told.len() == stages.len() && told.iter().zip(stages).all(|(line, s)| line.contains(s)), "{told:?}");
+    }
+
+    /// Goal: a whole name means one constant, a beginning all that have it, of what is fitted and of what is kept.
+    #[test]
+    fn a_whole_name_is_one_constant() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        for (fit, keep, moving, still) in [
+            (&["kernel.ll"][..], &[][..], "kernel.ll", "kernel.ll128"),
+            (&["kernel.l"], &[], "kernel.ll128", "kernel.simple"),
+            (&[], &["kernel.ll"], "kernel.ll128", "kernel.ll"),
+            (&[], &["kernel."], "latency.nvlink.ll", "kernel.ll128"),
+        ] {
+            let request = Request { fit: names(fit), keep: names(keep), ..Request::default() };
+            assert!(may_move(&request, moving) && !may_move(&request, still), "{fit:?} {keep:?}");
+        }
     }
 
     /// Goal: a watch ends it.

@@ -24,9 +24,9 @@ pub struct Request {
     pub launch: Option<Launch>,
     /// Smallest size that counts, as nccl-tests counts it.
     pub min_size: Bytes,
-    /// Constants to fit by the beginnings of their names; all where none is said.
+    /// Constants to fit by their names or the beginnings of these; all where none is said.
     pub fit: Vec<String>,
-    /// Constants to leave at their prior, by the beginnings of their names.
+    /// Constants to leave at their prior, by their names or the beginnings of these.
     pub keep: Vec<String>,
     /// By what rows are held back.
     pub splits: Vec<Split>,

@@ -110,6 +110,10 @@ impl<'r> Usable<'r> {
                 Err(reason) => *usable.skipped.entry(reason).or_default() += 1,
             }
         }
+        // One order, whatever that of the files: sums and what is found then are the same to the last digit.
+        usable
+            .rows
+            .sort_by(|(a, x), (b, y)| (&x.run, a.size, a.in_place, a.time).cmp(&(&y.run, b.size, b.in_place, b.time)));
         if usable.rows.is_empty() {
             let reasons: Vec<String> = usable.skipped.iter().map(|(reason, n)| format!("{n}: {reason}")).collect();
             let most = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };

@@ -4,8 +4,10 @@ use std::path::Path;
 
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::collective::{Launch, Protocol};
+use collcast_sim::domain::Basis;
 
-use crate::calibrate::{ALL, Estimated, Outcome, Part, Worst};
+use crate::calibrate::{ALL, Errors, Estimated, Outcome, Part, Worst};
+use crate::confidence::Level;
 
 impl Outcome {
     /// The report of an outcome: percentages for people, fractions for files. `written` is where the profile was written.
@@ -169,7 +171,6 @@ fn verdict(outcome: &Outcome, written: Option<&Path>) -> Verdict {
     let at_prior =
         if unknown > 0 { format!("{loose}; {unknown} parameters are not told by these rows") } else { loose };
     let over = held.is_some_and(|h| h.mean_abs > WORSE * outcome.errors.mean_abs);
-    let sure = outcome.rows >= MANY && held.is_some() && !over;
     if let Some(why) = &outcome.standing.refused {
         return Verdict {
             status: Status::Failed,
@@ -189,8 +190,38 @@ fn verdict(outcome: &Outcome, written: Option<&Path>) -> Verdict {
             outcome.rows,
             outcome.errors.mean_abs * 100.0
         ),
-        confidence: if sure { "high" } else { "low: few rows, none held back, or worse on these" }.to_owned(),
+        confidence: confidence(outcome.rows, held.filter(|_| !over)),
         basis: "fitted over the simulator".to_owned(),
         next: written.map(|path| format!("collcast validate OTHER_MEASUREMENTS --profile {}", path.display())),
+    }
+}
+
+/// How sure forecasts of a fit are: by the errors on rows held back that it does well on.
+fn confidence(rows: usize, held: Option<Errors>) -> String {
+    let Some(Errors { p95_abs, .. }) = held.filter(|_| rows >= MANY) else {
+        return format!("{}: few rows, none held back, or worse on these", Level::Low);
+    };
+    let level = Level::of(p95_abs, Basis::Predicted);
+    format!("{level}: 95% of the rows held back are at most {:.0}% off", p95_abs * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a fit that is as far off on rows held back as on its own is called no surer than these errors are.
+    #[test]
+    fn confidence_follows_errors_on_rows_held_back() {
+        let held = |p95_abs: f64| Some(Errors { mean_abs: p95_abs / 2.0, p95_abs, bias: 0.0 });
+        for (rows, held, expected) in [
+            (MANY, held(0.15), "high: 95% of the rows held back are at most 15% off"),
+            (MANY, held(0.25), "medium: "),
+            (MANY, held(0.42), "low: 95% of the rows held back are at most 42% off"),
+            (MANY - 1, held(0.01), "low: few rows"),
+            (MANY, None, "low: few rows"),
+        ] {
+            let said = confidence(rows, held);
+            assert!(said.starts_with(expected), "{rows} {held:?}: {said}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_sim::compute::fit::is_at_bound;
 use collcast_sim::domain::Basis;
 
 use crate::confidence::Level;
@@ -140,6 +141,13 @@ impl Fitted {
     pub fn report(&self, for_people: bool, written: Option<&Path>) -> Report {
         let mut report = Report::new("calibrate", super::VERSION);
         report.inputs.clone_from(&self.inputs);
+        let bounded = self.constants.iter().filter(|c| self.of == Of::Kernels && is_at_bound(c.name, c.value));
+        report.warnings.extend(bounded.map(|c| {
+            format!(
+                "`{}` ended at a bound, {:.4}: a mechanism may be missing, or the rows are of another GPU",
+                c.name, c.value
+            )
+        }));
         let columns = [
             Column::text("parameter", "parameter"),
             Column::text("unit", "unit"),
@@ -206,7 +214,7 @@ impl Fitted {
         let parts =
             [("fitted to", &self.trained), ("left out", &self.left_out), ("left out, before", &self.left_out_before)];
         for (name, stats) in parts {
-            let float = |value: f64| Cell::float(value * scale, digits);
+            let float = |value: f64| if stats.count > 0 { Cell::float(value * scale, digits) } else { Cell::Missing };
             table.push([
                 name.into(),
                 stats.count.into(),

@@ -10,7 +10,7 @@ use super::alike::{Calls, Profiles, Whose};
 use super::error::ReadError;
 use super::program::collective_in_name;
 use super::settings;
-use super::sidecar::{Sidecar, message};
+use super::sidecar::{Sidecar, message, shortened};
 
 /// Most measurements kept by one call.
 pub const ROWS_MAX: usize = 1_000_000;
@@ -172,6 +172,9 @@ impl Parsed {
     pub(super) fn remark(&mut self, line: &str, env: &mut settings::Env) {
         let line = line.trim_start_matches('#').trim();
         self.on_cpu |= line.starts_with("measured by backend host ");
+        if line.starts_with("measured ") {
+            self.gpus.extend(gpu_of(line));
+        }
         if let Some(what) = line.strip_prefix(UNSAID) {
             self.unsaid = Some(message(what.to_owned()));
         }
@@ -206,6 +209,15 @@ impl Parsed {
     }
 }
 
+/// The GPU of `measured by backend nccl on 4 x NVIDIA H100 80GB HBM3, sm_90, ...`, as its driver calls it.
+fn gpu_of(measured: &str) -> Option<String> {
+    let (_, on) = measured.split_once(" on ")?;
+    let (count, name) = on.split_once(" x ")?;
+    count.parse::<u32>().ok()?;
+    let name = name.split([',', ';']).next().map(str::trim).filter(|name| !name.is_empty())?;
+    Some(shortened(name))
+}
+
 /// Values that were wrong, as nccl-tests counts them: printed with `%g` (`6.71089e+07`), in its JSON with `%lf`
 /// (`4096.000000`). `None` where nothing was checked; no error is taken for `none`.
 pub(super) fn wrong_values(text: &str) -> Option<Option<f64>> {
@@ -224,4 +236,26 @@ pub(super) const EXPECTED_WRONG: &str = "a number of wrong values, or N/A (in JS
 /// Our own mark on predictions.
 pub(super) fn is_prediction_mark(line: &str) -> bool {
     line.trim_start_matches('#').trim_start().starts_with("collcast: predicted")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what our own results say above their rows tells which GPUs they are of, as rank lines of logs do.
+    #[test]
+    fn results_of_ours_name_their_gpus() {
+        for (line, gpu) in [
+            ("# measured by backend nccl on 4 x NVIDIA H100 80GB HBM3, sm_90", Some("NVIDIA H100 80GB HBM3")),
+            ("measured by backend cuda on 2 x NVIDIA H200; launch graph", Some("NVIDIA H200")),
+            ("# measured on 2 x NVIDIA H200, sm_90, 132 multiprocessors", Some("NVIDIA H200")),
+            ("# measured by backend host on threads on 2 CPU cores; no GPU is involved", None),
+            ("# measured by backend nccl", None),
+            ("# run on 2 x NVIDIA H200, sm_90", None),
+        ] {
+            let mut parsed = Parsed::default();
+            parsed.remark(line, &mut settings::Env::new());
+            assert_eq!(parsed.gpus.first().map(String::as_str), gpu, "{line}");
+        }
+    }
 }

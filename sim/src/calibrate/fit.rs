@@ -7,7 +7,7 @@ use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
 
 use super::solve::{Options, Problem, Solution, covariance, minimise};
-use super::spread::{quantile, worth};
+use super::spread::{quantile, student, worth};
 use super::{CalibrateError, Estimate, Fit, MOST_FITTED, Simulated, Study, mean, predictors};
 use crate::predict::{PredictError, Predictor};
 use crate::profile::{Parameter, Profile};
@@ -30,12 +30,26 @@ const MISSED: f64 = 1.03;
 /// Relative step of a derivative: far above the rounding of a run and the beats of blocks that are not in step.
 const STEP: f64 = 0.05;
 
+/// What was found.
+pub(super) struct Found {
+    /// The parameters that the rows tell.
+    free: Vec<usize>,
+    /// Those that were given up.
+    unknown: BTreeSet<usize>,
+    solution: Solution,
+}
+
 impl Study<'_> {
     /// Fits the parameters that `may` move to the samples `rows`.
     ///
     /// # Errors
     /// A simulation that fails, or nothing to fit.
     pub fn fit(&self, rows: &[usize], may: &dyn Fn(&str) -> bool) -> Result<Fit, CalibrateError> {
+        self.told(rows, &self.find(rows, may)?)
+    }
+
+    /// What the samples `rows` tell of the parameters that `may` move.
+    pub(super) fn find(&self, rows: &[usize], may: &dyn Fn(&str) -> bool) -> Result<Found, CalibrateError> {
         let mut free: Vec<usize> = (0..self.constants.len()).filter(|&i| may(self.constants[i].name())).collect();
         free.retain(|&i| rows.iter().any(|&r| self.enters(r, i)));
         free.truncate(MOST_FITTED);
@@ -66,9 +80,7 @@ impl Study<'_> {
                     (solution, stale) = (search(&free, &from, None, pull, 0.0)?, false);
                     continue;
                 }
-                let covariance = self.covariance(rows, &free, &solution);
-                let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c[(at, at)]);
-                return self.told(rows, (&free, &unknown), &solution, pull, &variance);
+                return Ok(Found { free, unknown, solution });
             }
             let fewer: Vec<usize> = kept.iter().map(|&at| free[at]).collect();
             let given_up: Vec<usize> = free.iter().copied().filter(|i| !fewer.contains(i)).collect();
@@ -178,21 +190,17 @@ impl Study<'_> {
         minimise(problem, &start, from, &bounds, options)
     }
 
-    fn told(
-        &self,
-        rows: &[usize],
-        (free, unknown): (&[usize], &BTreeSet<usize>),
-        solution: &Solution,
-        pull: f64,
-        variance: &dyn Fn(usize) -> f64,
-    ) -> Result<Fit, CalibrateError> {
-        let x = self.all(free, &solution.x);
+    fn told(&self, rows: &[usize], found: &Found) -> Result<Fit, CalibrateError> {
+        let Found { free, unknown, solution } = found;
+        let covariance = self.covariance(rows, free, solution);
+        let x = self.all_of(found);
         let mut profile = self.profile(&x);
         let here = self.simulate(&profile, &(0..self.cases.len()).collect::<Vec<_>>())?;
         let judged = self.judge(&x)?;
         let mut estimates = Vec::new();
         for (at, &i) in free.iter().enumerate() {
-            let half = 1.645 * variance(at).max(0.0).sqrt();
+            let deviation = covariance.as_ref().map_or(0.0, |c| c[(at, at)].max(0.0).sqrt());
+            let half = student(self.runs(rows, i) as f64 - 1.0) * deviation;
             let (low, high) = self.bounds[i];
             let interval = ((x[i] - half).max(low).exp(), (x[i] + half).min(high).exp());
             let mut back = x.clone();
@@ -220,32 +228,18 @@ impl Study<'_> {
             at_bound: false,
             error_at_prior: error,
         }));
-        Ok(Fit {
-            profile,
-            estimates,
-            judged,
-            steps: solution.steps,
-            free: free.to_vec(),
-            x,
-            jacobian: solution.jacobian.clone(),
-            pull,
-        })
+        Ok(Fit { profile, estimates, judged, steps: solution.steps })
     }
 
-    /// The unknowns of a fit to some of the rows of another.
-    pub(super) fn refit(&self, fit: &Fit, seen: &[usize]) -> Result<Vec<f64>, CalibrateError> {
-        // What no row that is seen depends on goes back to its prior.
-        let free: Vec<usize> = fit.free.iter().copied().filter(|&i| seen.iter().any(|&r| self.enters(r, i))).collect();
-        let mut frozen = DMatrix::zeros(seen.len(), free.len());
-        for (row, &r) in seen.iter().enumerate() {
-            for (column, i) in free.iter().enumerate() {
-                let at = fit.free.iter().position(|f| f == i).unwrap_or(0);
-                frozen[(row, column)] = fit.jacobian[(r, at)];
-            }
-        }
-        let problem = Rows { study: self, rows: seen, free: &free, frozen: Some(&frozen) };
-        let from: Vec<f64> = free.iter().map(|&i| fit.x[i]).collect();
-        Ok(self.all(&free, &self.search(&problem, &free, &from, &Options { fixed: true, ..options(fit.pull) })?.x))
+    /// The unknowns that were found, with the others at their prior.
+    pub(super) fn all_of(&self, found: &Found) -> Vec<f64> {
+        self.all(&found.free, &found.solution.x)
+    }
+
+    /// Runs of the rows that a parameter enters.
+    fn runs(&self, rows: &[usize], parameter: usize) -> usize {
+        let of = rows.iter().filter(|&&r| self.enters(r, parameter));
+        of.map(|&r| self.samples[r].run.as_str()).collect::<BTreeSet<_>>().len()
     }
 }
 

@@ -22,7 +22,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::{Mutex, PoisonError};
 
-use nalgebra::DMatrix;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -173,7 +172,7 @@ pub struct Estimate {
     pub constant: Constant,
     /// Fitted value.
     pub value: f64,
-    /// 90% interval.
+    /// 90% interval; all that it may be where one run alone tells it, since nothing says what runs differ by.
     pub interval: (f64, f64),
     /// Value before.
     pub prior: f64,
@@ -196,10 +195,6 @@ pub struct Fit {
     pub judged: Vec<Judged>,
     /// Steps taken.
     pub steps: usize,
-    free: Vec<usize>,
-    x: Vec<f64>,
-    jacobian: DMatrix<f64>,
-    pull: f64,
 }
 
 /// Why there is no fit.
@@ -258,7 +253,7 @@ impl<'a> Study<'a> {
             })
             .collect::<Result<_, PredictError>>()?;
 
-        // What is laid tells which parameters enter; it is the same for all sizes of a kind.
+        // What is laid tells which parameters enter, of any size of a kind: `kernel.block` not where one channel does.
         let kind = |case: &SharedKernel| -> Kind {
             let Schedule { call, plan, .. } = &case.proven.schedule;
             (case.machine, call.collective, plan.algorithm, plan.protocol, call.ranks, case.settings.transport)
@@ -266,28 +261,19 @@ impl<'a> Study<'a> {
         let (kind_of, kinds) = numbered(cases.iter().map(kind));
         let positive = |constant: &Constant| prior[*constant].value > 0.0;
         let all: Vec<Constant> = Constant::ALL.iter().copied().filter(positive).collect();
-        let mut entering: BTreeMap<usize, Vec<Constant>> = BTreeMap::new();
-        for kind in 0..kinds.len() {
-            let members: Vec<usize> = (0..cases.len()).filter(|&case| kind_of[case] == kind).collect();
-            let case = &cases[members[members.len() / 2]];
-            let topology = &machines[case.machine];
-            let before = costs(topology, prior, case)?;
-            let mut enter = Vec::new();
-            for &constant in &all {
-                let mut moved = prior.clone();
-                set(&mut moved, constant, prior[constant].value * 0.7);
-                if costs(topology, &moved, case)? != before {
-                    enter.push(constant);
-                }
-            }
-            entering.extend(members.iter().map(|&m| (m, enter.clone())));
-        }
+        let entering: Vec<Vec<Constant>> = (0..kinds.len())
+            .into_par_iter()
+            .map(|kind| {
+                let members = cases.iter().zip(&kind_of).filter(|(_, of)| **of == kind);
+                entering(machines, prior, &all, members.map(|(case, _)| case))
+            })
+            .collect::<Result<_, PredictError>>()?;
         let launches: BTreeSet<Constant> = samples.iter().flat_map(|s| launch_constants(s.settings.launch)).collect();
         let entered =
-            |constant: &Constant| launches.contains(constant) || entering.values().any(|e| e.contains(constant));
+            |constant: &Constant| launches.contains(constant) || entering.iter().any(|e| e.contains(constant));
         let constants: Vec<Constant> = all.into_iter().filter(entered).collect();
-        for (case, enter) in entering {
-            cases[case].depends = (0..constants.len()).filter(|&i| enter.contains(&constants[i])).collect();
+        for (case, kind) in cases.iter_mut().zip(kind_of) {
+            case.depends = (0..constants.len()).filter(|&i| entering[kind].contains(&constants[i])).collect();
         }
         for (case, like) in likes(&cases).into_iter().enumerate() {
             cases[case].like = like;
@@ -322,21 +308,30 @@ impl<'a> Study<'a> {
         &self.constants
     }
 
-    /// How fits without some of the rows do on these: by sample, what the fit that has not seen it
+    /// How fits of what `may` move without some of the rows do on these: by sample, what the fit that has not seen it
     /// predicts, and the mean absolute error of that fit on what it has seen. Samples with the same
     /// key of `split` are held back together, in `folds` groups, or one by one.
     ///
-    /// Every fold starts from the fit to all rows and moves by its derivatives, which each step corrects,
-    /// with residuals simulated anew, until it stands still.
+    /// Every fold starts at the prior and finds for itself what its rows tell. Where they tell nothing it stays there.
     ///
     /// # Errors
     /// A simulation that fails.
-    pub fn cross(&self, fit: &Fit, split: Split, folds: Option<usize>) -> Result<Crossed, CalibrateError> {
-        self.crossed(split, folds, |seen, _| Ok(self.judge(&self.refit(fit, seen)?)?))
+    pub fn cross(
+        &self,
+        split: Split,
+        folds: Option<usize>,
+        may: &dyn Fn(&str) -> bool,
+    ) -> Result<Crossed, CalibrateError> {
+        self.crossed(split, folds, |seen, _| {
+            let x = match self.find(seen, may) {
+                Err(CalibrateError::NothingToFit) => self.start.clone(),
+                found => self.all_of(&found?),
+            };
+            Ok(self.judge(&x)?)
+        })
     }
 
-    /// The same by fits that know nothing of what is held back: each starts at the prior and finds
-    /// for itself what its rows tell. With every fit, and the key of `split` that it has not seen.
+    /// The same one by one, with every fit, and the key of `split` that it has not seen.
     ///
     /// # Errors
     /// A simulation that fails, or rows that tell nothing without one of the keys.
@@ -493,6 +488,38 @@ fn numbered<K: Eq + Hash>(keys: impl Iterator<Item = K>) -> (Vec<usize>, Vec<usi
     };
     let of = keys.enumerate().map(number).collect();
     (of, firsts)
+}
+
+/// Of some constants, those that enter any of some cases.
+fn entering<'c>(
+    machines: &[Topology],
+    prior: &Profile,
+    all: &[Constant],
+    cases: impl Iterator<Item = &'c SharedKernel>,
+) -> Result<Vec<Constant>, PredictError> {
+    let (mut enter, mut others) = (Vec::new(), all.to_vec());
+    for case in cases {
+        let topology = &machines[case.machine];
+        let before = costs(topology, prior, case)?;
+        let enters = |constants: &[Constant]| -> Result<bool, PredictError> {
+            let mut moved = prior.clone();
+            // Each by another factor: none makes up for another.
+            for (place, &constant) in constants.iter().enumerate() {
+                set(&mut moved, constant, prior[constant].value * (0.7 - 0.001 * place as f64));
+            }
+            Ok(costs(topology, &moved, case)? != before)
+        };
+        // All at once first: most cases are as those before.
+        if enters(&others)? {
+            let mut left = Vec::new();
+            for constant in others {
+                let which = if enters(&[constant])? { &mut enter } else { &mut left };
+                which.push(constant);
+            }
+            others = left;
+        }
+    }
+    Ok(enter)
 }
 
 /// By case, which one tells how it changes with a parameter: of calls that differ in their size alone, those of many

@@ -1,6 +1,7 @@
 //! How far measurements are from predictions, by what bounds them: the intervals of predictions.
 
 use std::collections::BTreeMap;
+use std::f64::consts::PI;
 
 use super::rows::{Judged, Sample, mean};
 use crate::profile::{Profile, Spread};
@@ -39,17 +40,24 @@ pub fn spreads(samples: &[Sample], held: &[Judged], rows: &[usize]) -> Vec<Sprea
 }
 
 /// How much wider than among themselves values to come are spread, where there were so many
-/// independent ones: Student's quantile over the normal one, and the mean's own uncertainty. The quantile
-/// as in Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964, 26.7.5; from two degrees up.
+/// independent ones: Student's quantile over the normal one, and the mean's own uncertainty; from two degrees up.
 fn unseen(count: f64) -> f64 {
-    let (z, freedom) = (NORMAL, (count - 1.0).max(2.0));
+    student((count - 1.0).max(2.0)) / NORMAL * (1.0 + 1.0 / count.max(1.0)).sqrt()
+}
+
+/// Student's quantile of the upper end of what is [`INSIDE`]: without limit where no degree of freedom is left. From
+/// two up as in Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964, 26.7.5.
+pub(super) fn student(freedom: f64) -> f64 {
+    if freedom < 2.0 {
+        return if freedom < 1.0 { f64::INFINITY } else { (PI * INSIDE / 2.0).tan() };
+    }
+    let z = NORMAL;
     let terms = [
         (z.powi(3) + z) / 4.0,
         (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0,
         (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0,
     ];
-    let student = z + terms.into_iter().rev().fold(0.0, |sum, term| (sum + term) / freedom);
-    student / z * (1.0 + 1.0 / count.max(1.0)).sqrt()
+    z + terms.into_iter().rev().fold(0.0, |sum, term| (sum + term) / freedom)
 }
 
 /// How many independent values groups of related ones are worth: their number over the design effect
@@ -135,9 +143,10 @@ mod tests {
         assert!((worth(&[vec![1.0, 2.0]]) - 1.0).abs() < 1e-9);
     }
 
-    /// Goal: Student's quantiles of a table (2.132 with 4 degrees, 1.697 with 30).
+    /// Goal: Student's quantiles of a table (6.314 with 1 degree, 2.132 with 4, 1.697 with 30); none without a degree.
     #[test]
     fn few_values_leave_more_open() {
+        assert!(student(0.0).is_infinite() && (student(1.0) - 6.314).abs() < 1e-3, "{}", student(1.0));
         for (count, quantile) in [(5.0_f64, 2.132), (31.0, 1.697)] {
             let expected = quantile / NORMAL * (1.0 + 1.0 / count).sqrt();
             assert!((unseen(count) / expected - 1.0).abs() < 2e-3, "{} for {expected}", unseen(count));

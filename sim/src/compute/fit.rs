@@ -171,6 +171,13 @@ fn bounds(constant: Constant) -> (f64, f64) {
     (low.max(LEAST).ln(), high.ln())
 }
 
+/// Whether a value of the constant of this name is as far as a fit may go. A cost found to be none is at no bound.
+pub fn is_at_bound(name: &str, value: f64) -> bool {
+    let [low, high] = Constant::named(name).map_or([f64::NEG_INFINITY, f64::INFINITY], |c| c.spec().bounds);
+    let near = 1.0 + 1e-9;
+    value >= high / near || low > 0.0 && value <= low * near
+}
+
 struct Fitting<'a> {
     start: &'a Compute,
     samples: &'a [Sample],
