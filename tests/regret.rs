@@ -398,7 +398,7 @@ impl Stopwatch for SlowToStart {
 /// Goal: a first time that was slow is no gain, whenever the search ends: what is claimed is real.
 #[test]
 fn a_slow_start_is_no_gain() {
-    let way = Way { collective: Collective::AllReduce, ranks: 4, launch: Launch::SingleThread };
+    let way = Way { collective: Collective::AllReduce, ranks: 4, launch: Launch::Threads };
     let site = SiteSpec::new("h200x4").launch(way.launch).load().unwrap();
     let recorded = || SlowToStart(Recorded::of(way));
     let sizes: Vec<u64> = recorded().0.times.keys().map(|key| key.2).filter(|size| size.is_power_of_two()).collect();

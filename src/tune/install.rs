@@ -73,10 +73,10 @@ impl Install {
         let record: &[&str] = if self.record.is_some() { &[RECORD] } else { &[] };
         let names = [&[PLUGIN, TABLE, NEXT], record, &process].concat();
         let (mut rest, mut tuner, mut next, mut net) = (String::new(), None, None, None);
-        // A line may belong to what lines above began: a command or block, a text for a command up to a word.
-        let (mut goes_on, mut in_text) = (false, None::<&str>);
+        // A line may belong to what lines above began: a command or block, a text for a command up to a word, one in quotes.
+        let (mut goes_on, mut in_text, mut quote) = (false, None::<&str>, None::<char>);
         for (number, line) in outside(file, text)? {
-            match assignment(line).filter(|_| !goes_on && in_text.is_none()) {
+            match assignment(line).filter(|_| !goes_on && in_text.is_none() && quote.is_none()) {
                 Some((name, value)) if names.contains(&name) => {
                     match name {
                         PLUGIN => tuner = Some(value),
@@ -90,7 +90,7 @@ impl Install {
                     if let Some(name) = names.iter().find(|name| sets(line, name)) {
                         let place = format!("{}:{number}", file.display());
                         let message =
-                            format!("{place}: {name} is set within a block or command, or beside other words");
+                            format!("{place}: {name} is set within a block, command or text, or beside other words");
                         let hint = format!("write {name}=VALUE, alone on a line on top, or take it out");
                         return Err(Error::usage(message, hint));
                     }
@@ -99,6 +99,7 @@ impl Install {
             rest.push_str(line);
             if self.exported {
                 goes_on = is_open(line, goes_on);
+                quote = if in_text.is_none() { left_open(line, quote) } else { quote };
                 in_text = in_text.filter(|word| line.trim() != *word).or_else(|| text_up_to(line));
             }
         }
@@ -177,7 +178,9 @@ fn sets(line: &str, name: &str) -> bool {
         let handed_on = |rest: &str| rest.strip_prefix(name).is_some_and(|rest| !rest.starts_with(is_of_name));
         let value = after.strip_prefix('=').map_or("", |value| value.trim_start_matches(['"', '$', '{']));
         let sets = ["=", "+=", ":="].iter().any(|sign| after.starts_with(sign)) && !handed_on(value);
-        let changes = sets || before.contains("unset ");
+        let told = ["unset ", "printf -v "].iter().any(|command| before.contains(command))
+            || before.split(|c: char| !is_of_name(c)).any(|word| word == "read");
+        let changes = sets || told && !before.trim_end_matches('{').ends_with('$');
         changes && !before.ends_with(is_of_name) && !after.starts_with(is_of_name)
     };
     !line.trim_start().starts_with('#') && line.match_indices(name).any(|(found, _)| at(found))
@@ -192,6 +195,23 @@ fn is_open(line: &str, before: bool) -> bool {
     let word = line.rsplit([' ', ';', '\t']).next().unwrap_or_default();
     let is_case = line.ends_with(')') && !line.contains('(');
     is_case || line.ends_with(['\\', '{', '(', '|']) || ["then", "do", "else", "&&"].contains(&word)
+}
+
+/// The quote that a line leaves open, `before` being the one that it begins within.
+fn left_open(line: &str, before: Option<char>) -> Option<char> {
+    let (mut open, mut last, mut escaped) = (before, ' ', false);
+    for c in line.chars() {
+        match open {
+            _ if escaped => escaped = false,
+            None | Some('"') if c == '\\' => escaped = true,
+            Some(quote) if c == quote => open = None,
+            None if c == '#' && (last.is_whitespace() || last == ';') => break,
+            None if c == '"' || c == '\'' => open = Some(c),
+            _ => {}
+        }
+        last = c;
+    }
+    open
 }
 
 /// The word that ends a text which begins below a line, as of `cat <<END`.
@@ -311,6 +331,10 @@ mod tests {
             (1, "NCCL_TUNER_PLUGIN=$HOME/x.so # aws\n"),
             (1, "exec srun --export=ALL,NCCL_TUNER_PLUGIN=ofi ./train\n"),
             (1, "unset NCCL_TUNER_PLUGIN\n"),
+            (1, "read -r NCCL_TUNER_PLUGIN < tuner\n"),
+            (1, "printf -v NCCL_TUNER_PLUGIN %s ofi\n"),
+            (2, "echo \"a # b\nNCCL_TUNER_PLUGIN=ofi\n\" > x\n"),
+            (3, "echo it\\'s 'a\n\"\nNCCL_TUNER_PLUGIN=ofi\n'\n"),
             (3, "#!/bin/sh\n\n: ${COLLCAST_TUNER_TABLE:=/x}\n"),
         ] {
             let error = install().added_to(Path::new("job.sh"), text).unwrap_err().to_string();
@@ -320,7 +344,13 @@ mod tests {
             let error = install().added_to(Path::new("job"), text).unwrap_err().to_string();
             assert!(error.contains(" is run by "), "{error}");
         }
-        for text in ["#!/usr/bin/env -S bash -e\n", "# NCCL_TUNER_PLUGIN=ofi\necho $NCCL_TUNER_PLUGIN\n"] {
+        for text in [
+            "#!/usr/bin/env -S bash -e\n",
+            "# NCCL_TUNER_PLUGIN=ofi\necho $NCCL_TUNER_PLUGIN\n",
+            "read A <<< \"${NCCL_TUNER_PLUGIN}\"\n",
+            // Quotes that end, or are none: within another, in a comment, escaped, in a text up to a word.
+            "A=\"it's\" # don't\ncat <<END\n'\nEND\necho \\\" ${A#'}'}\nNCCL_TUNER_PLUGIN=ofi\n",
+        ] {
             assert_eq!(undone(&added(text)), text);
         }
     }

@@ -38,6 +38,8 @@ pub(super) struct Measured {
     pub(super) in_place: Option<bool>,
     /// The version of NCCL that all rows name.
     pub(super) nccl: Option<Version>,
+    /// All that rows name.
+    versions: BTreeSet<String>,
     /// Microseconds.
     times: BTreeMap<Key, Vec<f64>>,
     /// Standard deviation of the logarithm of one time, by size band.
@@ -122,6 +124,7 @@ impl Measured {
         out.left_out = rows.len() - out.rows;
         let one = (versions.len() == 1).then(|| versions.first().copied()).flatten().flatten();
         out.nccl = one.and_then(|text| text.parse().ok());
+        out.versions = versions.iter().copied().flatten().map(str::to_owned).collect();
         out.judge_noise(mode.unwrap_or(launch));
         if out.rows == 0 {
             let modes: Vec<String> = modes.iter().map(|(mode, rows)| format!("{mode} ({rows} rows)")).collect();
@@ -188,13 +191,27 @@ impl Measured {
         ))
     }
 
+    /// What to know of rows that several versions of NCCL ran.
+    pub(super) fn mixed(&self) -> Option<String> {
+        let versions: Vec<&str> = self.versions.iter().map(String::as_str).collect();
+        (versions.len() > 1).then(|| {
+            format!(
+                "measured times are of NCCL {} and count as of one: name files of one version, and that with --nccl",
+                versions.join(" and ")
+            )
+        })
+    }
+
     /// Times of a candidate; runs without a forced choice are those of the default.
     pub(super) fn times(&self, call: &Call, pair: Pair, channels: Option<u32>, default: bool) -> Option<Times> {
         let bytes = call.size().0;
         let forced = self.times.get(&(call.collective, bytes, Some(pair), channels));
         let free = self.times.get(&(call.collective, bytes, None, channels)).filter(|_| default);
         let times: Vec<f64> = forced.into_iter().chain(free).flatten().copied().collect();
-        let deviation = self.scatter(bytes);
-        (!times.is_empty()).then(|| Times { runs: times.len(), time_us: median(times), deviation })
+        let runs = times.len();
+        // Two runs of one choice that differ leave their mean unsure by half of that, however many times each has.
+        let apart = forced.zip(free).map_or(0.0, |(forced, free)| (median(forced.clone()) / median(free.clone())).ln());
+        let deviation = self.scatter(bytes).max(apart.abs() / 2.0 * (runs as f64).sqrt());
+        (runs > 0).then(|| Times { runs, time_us: median(times), deviation })
     }
 }

@@ -35,6 +35,7 @@ use collcast_reports::model::Input;
 use collcast_sim::measurement::Measurement;
 use collcast_sim::nccl::{FUNCTIONS, Version};
 use collcast_sim::predict::{PredictError, Prediction, Predictor, Settings};
+use collcast_sim::units::Bytes;
 
 pub use advice::{Loss, Range, Regret};
 pub use communicator::{Communicator, Communicators, Spot};
@@ -113,6 +114,7 @@ fn tune_with(
     let in_place = read.measured.iter().find_map(|measured| measured.in_place);
     let request = &Request { in_place: in_place.unwrap_or(request.in_place), ..request.clone() };
     notes.extend(read.measured.iter().find_map(Measured::note));
+    let versions = read.measured.iter().find_map(Measured::mixed);
 
     for (job, measured) in jobs.iter_mut().zip(&read.measured).filter(|_| request.step.is_none()) {
         job.asked = asked(request, job.group.communicator.ranks, &measured.sizes())?;
@@ -179,11 +181,13 @@ fn tune_with(
     });
     let Trust { status, confidence, basis } = grounds.trust();
     let ended = searched.ended.as_ref().map(|ended| format!("the search ended early: {}", ended.why));
-    let tuner_csv = write::tuner_csv(&calls, &machine);
+    let tuner_csv = write::tuner_csv(&calls, &machine, settings.registered);
+    // A simulated call takes the lines of buffers that are not registered.
+    let step_csv = write::tuner_csv(&calls, &machine, false);
     Ok(Outcome {
         ranges: advice::ranges(&calls),
         regrets: advice::regrets(&calls),
-        step: request.step.as_ref().map(|step| StepGain::of(step, &tuner_csv)).transpose()?,
+        step: request.step.as_ref().map(|step| StepGain::of(step, &step_csv)).transpose()?,
         tuner_csv,
         nccl_env: write::nccl_env(&variables, &searched.process, &machine),
         inputs: site.sources.iter().cloned().chain(read.inputs).collect(),
@@ -192,6 +196,7 @@ fn tune_with(
             .defects
             .into_iter()
             .chain(site.told.warnings.iter().cloned())
+            .chain(versions)
             .chain(doubts(&calls))
             .chain(another)
             .chain(read.foreign)
@@ -304,6 +309,16 @@ fn doubts(calls: &[Tuned]) -> Vec<String> {
         doubts.push(format!(
             "at {contradicted} of {} sizes NCCL's choice took other than the forecast's interval; `collcast validate` says whether machine or model is at fault",
             asked.len()
+        ));
+    }
+    let wrong = posterior::wrong(calls);
+    if let Some((call, candidate)) = wrong.first() {
+        let ((algorithm, protocol), size) = (candidate.pair, Bytes(call.size_bytes).about());
+        doubts.push(format!(
+            "{} measured times do not count: they are far from those of the same choice at the sizes around them, such as {} \
+             {algorithm}/{protocol} at {size}; measure them again",
+            wrong.len(),
+            call.collective,
         ));
     }
     doubts

@@ -27,6 +27,14 @@ const LEAST: f64 = 0.02;
 const NEAREST: usize = 128;
 /// Standard deviations beyond which a measured time counts less, as one that went wrong.
 const OUTLIER: f64 = 3.0;
+/// Standard deviations within which two times agree, and beyond which the one between them went wrong.
+const AGREE: f64 = 2.0;
+const WRONG: f64 = 4.0;
+/// What went wrong is as far off too, as a logarithm. Origin: of the 1,500 forced times of all-reduce and all-gather in
+/// `tests/data/h200x4/nccl.csv` one lies so far from its neighbours.
+const FAR: f64 = 0.3;
+/// Times of a choice whose median stands where one of them went wrong.
+const MEDIAN: usize = 3;
 
 /// A candidate at a size.
 #[derive(Clone, Copy)]
@@ -73,13 +81,37 @@ struct Seen<'t> {
     point: Point<'t>,
     ratio: f64,
     noise: f64,
+    runs: usize,
+}
+
+impl Seen<'_> {
+    /// Whether it is far from the times of its choice at the next smaller and larger size, which agree.
+    fn is_wrong(&self, all: &[Self]) -> bool {
+        let choice = |of: &Self| (of.point.candidate.pair, of.point.candidate.channels);
+        let apart = |other: &&Self| other.point.octave - self.point.octave;
+        let like = || all.iter().filter(|other| choice(other) == choice(self));
+        let nearest = |a: &&Self, b: &&Self| apart(a).abs().total_cmp(&apart(b).abs());
+        let below = like().filter(|other| apart(other) < 0.0).min_by(nearest);
+        let above = like().filter(|other| apart(other) > 0.0).min_by(nearest);
+        let Some((below, above)) = below.zip(above).filter(|_| self.runs < MEDIAN) else { return false };
+        // A sum of the three logarithms, and its standard deviation.
+        let sum = |weights: [f64; 3]| {
+            let of: Vec<(&Self, f64)> = [below, self, above].into_iter().zip(weights).collect();
+            let noise: f64 = of.iter().map(|(seen, weight)| weight.powi(2) * seen.noise).sum();
+            let pairs = of.iter().flat_map(|a| of.iter().map(move |b| a.1 * b.1 * a.0.point.covariance(&b.0.point)));
+            let off: f64 = of.iter().map(|(seen, weight)| weight * seen.ratio).sum();
+            (off.abs(), (noise + pairs.sum::<f64>()).max(0.0).sqrt())
+        };
+        let ((between, sure), (off, doubt)) = (sum([1.0, 0.0, -1.0]), sum([-0.5, 1.0, -0.5]));
+        between <= AGREE * sure && off > (WRONG * doubt).max(FAR)
+    }
 }
 
 /// Says of each candidate of calls of one collective what it saves, and how unsure that is.
 pub(super) fn judge(calls: &mut [Tuned]) {
     let beliefs: Vec<Vec<Belief>> = {
         let seen: Vec<Seen<'_>> = calls.iter().flat_map(seen_of).collect();
-        let seen: Vec<&Seen<'_>> = seen.iter().collect();
+        let seen: Vec<&Seen<'_>> = seen.iter().filter(|one| !one.is_wrong(&seen)).collect();
         // Few points are near to all calls.
         let of_all = (seen.len() <= NEAREST).then(|| Fitted::of(&seen));
         let beliefs = |call| match &of_all {
@@ -100,8 +132,19 @@ fn seen_of(call: &Tuned) -> impl Iterator<Item = Seen<'_>> {
         let times = candidate.measured?;
         let ratio = (times.time_us / candidate.predicted_us).ln();
         let noise = times.deviation.powi(2) / times.runs as f64;
-        Some(Seen { point: Point::new(call, candidate), ratio, noise })
+        Some(Seen { point: Point::new(call, candidate), ratio, noise, runs: times.runs })
     })
+}
+
+/// Measured times that do not count, as they went wrong.
+pub(super) fn wrong(calls: &[Tuned]) -> Vec<(&Tuned, &Candidate)> {
+    let mut wrong = Vec::new();
+    for of in calls.chunk_by(Tuned::is_like) {
+        let all: Vec<Seen<'_>> = of.iter().flat_map(seen_of).collect();
+        let each = of.iter().flat_map(|call| seen_of(call).map(move |seen| (call, seen)));
+        wrong.extend(each.filter(|(_, seen)| seen.is_wrong(&all)).map(|(call, seen)| (call, seen.point.candidate)));
+    }
+    wrong
 }
 
 /// What was seen nearest to a call's size.

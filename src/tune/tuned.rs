@@ -176,7 +176,7 @@ impl Tuned {
     }
 
     /// Whether measured times decide: a forecast does not overrule them.
-    pub(super) fn measured(&self) -> bool {
+    pub(crate) fn measured(&self) -> bool {
         self.default_candidate().measured.is_some() && self.timed() > 1
     }
 

@@ -168,7 +168,8 @@ impl Search<'_> {
             // Measured times say nothing sure of sizes that nobody asked about.
             let forecast = 1.0 - candidate.predicted_us / default.predicted_us;
             let gain = tuned.gain(candidate).min(if tuned.beyond { forecast } else { 1.0 });
-            if gain < -TOLERANCE {
+            // Nor is a loss to be likely: the 90% interval ends above it.
+            if gain.min(candidate.belief.interval().0) < -TOLERANCE {
                 return None;
             }
             judged.total -= (1.0 - gain).ln();
@@ -225,5 +226,31 @@ fn spelt(algorithm: Algorithm) -> &'static str {
         Algorithm::CollnetChain => "collnetchain",
         Algorithm::NvlsTree => "nvlstree",
         other => other.name(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::Site;
+    use crate::tune::{Belief, Request, tune};
+
+    /// Goal: variables do not hold a size to a choice that may be slower there, however good its mean.
+    #[test]
+    fn a_likely_loss_forbids_variables() -> Result<(), Error> {
+        let site = Site::load("h200x4")?;
+        let mut calls = tune(&site, &Request { sizes: Some(vec![1 << 12, 1 << 20]), ..Request::default() })?.calls;
+        calls.retain(|call| !call.beyond);
+        let (predictor, settings) = (site.predictor(), site.settings());
+        let mut allowed = |doubt: f64| {
+            for candidate in calls.iter_mut().flat_map(|call| &mut call.candidates) {
+                candidate.belief = Belief { time_us: candidate.predicted_us, saved: 0.1, doubt };
+            }
+            let search = Search { calls: &calls, predictor: &predictor, settings };
+            let told = search.told(&["NCCL_ALGO=allreduce:tree".to_owned()])?;
+            Ok::<bool, Error>(search.judge(&calls, &told).is_some())
+        };
+        assert!(allowed(0.01)? && !allowed(0.2)?);
+        Ok(())
     }
 }

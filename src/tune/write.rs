@@ -12,7 +12,7 @@ use super::communicator::Communicator;
 use super::install::LIBRARY;
 use super::outcome::{Machine, Outcome};
 use super::process::{Process, Tried};
-use super::tuned::{Advice, Tuned};
+use super::tuned::{Advice, Candidate, Tuned};
 use super::variables::Variables;
 use crate::error::Error;
 use crate::files;
@@ -25,8 +25,9 @@ const SAME: &str = "Every host needs the same table: a job hangs where ranks rea
 /// Lines for a tuner plugin. NVIDIA's example takes one channel where no line matches or a line says -1, so every size has
 /// a line and every line its channels: what is not changed is NCCL's own choice, written out. Ours leaves those lines to
 /// NCCL itself. Collectives that were not looked at would get one channel from the example: the caller's list should hold
-/// all that the job uses.
-pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
+/// all that the job uses. Changes that were found for registered buffers are for these alone. Others are for all: NCCL calls
+/// the buffers of any CUDA graph registered (`regBuff` of `src/enqueue.cc`).
+pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine, registered: bool) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "# NCCL tuner table for {}. {PREDICTED}", machine.name);
     let known = [("nccl", &machine.nccl), ("gpu", &machine.gpu)];
@@ -54,19 +55,28 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
         out,
         "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
     );
-    let key = |call: &Tuned| {
-        let taken = call.taken();
-        (taken.prediction.instead_of.unwrap_or(taken.pair), taken.channels_most, call.advice.is_some())
-    };
-    // Lines do not overlap: their order is free.
-    let spans = runs(calls, key);
-    let lines = spans.len();
-    let (changed, kept): (Vec<Span<'_>>, Vec<Span<'_>>) =
+    if registered {
+        let _ = writeln!(
+            out,
+            "# Changes are for registered buffers (--registered), and so for calls in CUDA graphs; others keep NCCL's choice."
+        );
+    }
+    let way = |of: &Candidate| (of.prediction.instead_of.unwrap_or(of.pair), of.channels_most);
+    let spans = runs(calls, |call| (way(call.taken()), call.advice.is_some()));
+    let (changed, mut kept): (Vec<Span<'_>>, Vec<Span<'_>>) =
         spans.into_iter().partition(|span| span.calls[0].advice.is_some());
-    let sections =
-        [("# changes:", changed), ("# kept: NCCL's own choices, for NVIDIA's example; ours leaves them to NCCL", kept)];
+    if registered {
+        // The first line that holds is taken: calls with other buffers come to these.
+        kept = runs(calls, |call| way(call.default_candidate()));
+    }
+    let lines = changed.len() + kept.len();
+    let buffers = if registered { "1" } else { "-1" };
+    let sections = [
+        ("# changes:", changed, Some(buffers)),
+        ("# kept: NCCL's own choices, for NVIDIA's example; ours leaves them to NCCL", kept, None),
+    ];
     let mut shape = ANY.to_owned();
-    for (heading, spans) in sections {
+    for (heading, spans, changes) in sections {
         let _ = writeln!(out, "{heading}");
         for span in &spans {
             let own = domains(&span.calls[0].communicator, calls);
@@ -74,7 +84,7 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
                 let _ = writeln!(out, "{A_DOMAIN} {own}");
                 shape = own;
             }
-            line(&mut out, span);
+            line(&mut out, span, changes);
         }
     }
     let _ = writeln!(out, "{END} {lines} lines");
@@ -93,18 +103,18 @@ fn domains(of: &Communicator, calls: &[Tuned]) -> String {
     if other || least != most { format!("{least} to {most}") } else { ANY.to_owned() }
 }
 
-/// The line of a span, below what it gains.
-fn line(out: &mut String, Span { from, to, calls }: &Span<'_>) {
+/// The line of a span: what is advised for some buffers, below what it gains, or else NCCL's own choice.
+fn line(out: &mut String, Span { from, to, calls }: &Span<'_>, changes: Option<&str>) {
     let last = &calls[calls.len() - 1];
-    let taken = last.taken();
-    let (algorithm, protocol) = taken.prediction.instead_of.unwrap_or(taken.pair);
-    let channels = taken.channels_most;
-    if let Some(words) = gains(calls) {
+    let chosen = if changes.is_some() { last.taken() } else { last.default_candidate() };
+    let (algorithm, protocol) = chosen.prediction.instead_of.unwrap_or(chosen.pair);
+    let (channels, buffers) = (chosen.channels_most, changes.unwrap_or("-1"));
+    if let Some(words) = gains(calls).filter(|_| changes.is_some()) {
         let _ = writeln!(out, "# {words}");
     }
     let _ = writeln!(
         out,
-        "{},{from},{to},{},{},{channels},{},{},-1,-1",
+        "{},{from},{to},{},{},{channels},{},{},-1,{buffers}",
         // The plugin's name of a collective.
         last.collective.name().replace('_', ""),
         algorithm.name(),

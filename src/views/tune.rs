@@ -3,7 +3,7 @@
 use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::units::Bytes;
 
-use crate::tune::{Basis, Outcome, Process, Range, Regret, StepGain, Variables};
+use crate::tune::{Basis, Outcome, Process, Range, Regret, StepGain, Tuned, Variables};
 
 /// What of an outcome is printed, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -237,7 +237,6 @@ fn process_table(process: &Process) -> Table {
 }
 
 fn verdict(outcome: &Outcome, written: bool) -> Verdict {
-    let (status, confidence, basis) = (outcome.status, outcome.confidence.clone(), outcome.basis.clone());
     let asked = outcome.asked().count();
     if let Some(why) = &outcome.refused {
         return Verdict {
@@ -252,16 +251,17 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
         format!("; {} saves {:.1}% over all calls", tried.words(), 100.0 * tried.gain)
     });
     let Some((call, advice)) = outcome.changes().max_by(|a, b| a.1.gain.total_cmp(&b.1.gain)) else {
-        return Verdict {
-            status,
-            sentence: format!(
-                "NCCL's choice stands at {}: nothing beats it beyond doubt{process}",
-                if asked == 1 { "the one size".to_owned() } else { format!("all {asked} sizes") }
-            ),
-            confidence,
-            basis,
-            next: Some("with forced runs of nccl-tests as --measurements smaller gains show".to_owned()),
+        let measured = outcome.asked().all(Tuned::measured);
+        let next = if measured {
+            "with more runs of each choice smaller gains show"
+        } else {
+            "with forced runs of nccl-tests as --measurements smaller gains show"
         };
+        let sentence = format!(
+            "NCCL's choice stands at {}: nothing beats it beyond doubt{process}",
+            if asked == 1 { "the one size".to_owned() } else { format!("all {asked} sizes") }
+        );
+        return judged(outcome, measured, sentence, next);
     };
     let (taken, default) = (call.taken().pair, call.default_candidate().pair);
     let sentence = format!(
@@ -286,7 +286,11 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
     } else {
         "`--output DIR` writes the settings"
     };
-    let measured = advice.basis == Basis::Measured;
+    judged(outcome, advice.basis == Basis::Measured, sentence, next)
+}
+
+/// A verdict as sure as what it rests on: measured times, or forecasts.
+fn judged(outcome: &Outcome, measured: bool, sentence: String, next: &str) -> Verdict {
     let doubt = match outcome {
         _ if !measured => None,
         Outcome { other_gpus: true, .. } => Some("low: the measured times are of other GPUs than the machine has"),
@@ -299,15 +303,15 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
         status: match measured {
             true if doubt.is_some() => Status::Warning,
             true => Status::Ok,
-            false => status,
+            false => outcome.status,
         },
         sentence,
         confidence: match doubt {
             Some(doubt) => doubt.to_owned(),
             None if measured => "high: measured here".to_owned(),
-            None => confidence,
+            None => outcome.confidence.clone(),
         },
-        basis: if measured { "measured".to_owned() } else { basis },
+        basis: if measured { "measured".to_owned() } else { outcome.basis.clone() },
         next: Some(next.to_owned()),
     }
 }
