@@ -313,7 +313,6 @@ fn errors_name_the_way_out() {
         (&["sweep", "-c", "allred"], "did you mean `all_reduce`"),
         (&["sweep", "--profile", "profile.toml"], "paths start where"),
         (&["sweep", "--schedule", "Cargo.tml"], "did you mean `Cargo.toml`"),
-        (&["topo", "list", "-o", "no/such/folder/x.csv"], "no folder `no/such/folder`"),
     ] {
         let (code, _, err) =
             collcast(&[args, if args[0] == "sweep" && !args.contains(&"-s") { &["-s", "8"] } else { &[] }].concat());
@@ -465,5 +464,16 @@ fn help_wraps_once() {
                 assert!(line.len() + 1 + word.len() > 70, "{command}: `{line}` ends before `{next}`");
             }
         }
+    }
+}
+
+/// Goal: a file in a folder that is not there is refused before anything is worked out.
+#[test]
+fn folders_of_outputs_are_there() {
+    for args in [["topo", "list", "-o", "no/such/list.csv"], ["simulate", "dgx-h100", "--report", "no/such/page.html"]]
+    {
+        let (code, out, err) = collcast(&args);
+        assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {err}");
+        assert!(err.contains("there is no folder `no/such`; make it first"), "{args:?}: {err}");
     }
 }

@@ -135,7 +135,8 @@ impl Processes<'_> {
             if let Some(output) = child.stdout.take() {
                 let (send, watch) = (send.clone(), watch.clone());
                 std::thread::spawn(move || {
-                    for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                        let line = String::from_utf8_lossy(&line);
                         match Answer::parse(&line) {
                             Some(answer) => drop(send.send((rank, answer))),
                             None => drop(watch.stage(&line)), // NCCL's own words.

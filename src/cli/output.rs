@@ -81,7 +81,16 @@ fn report_file(name: &str) -> Result<PathBuf, String> {
         Some(ending) => Err(format!(
             "there is no report as .{ending}; the endings are .csv, .json, .md (markdown), .xml (junit), .txt (table)"
         )),
-        None => Ok(name.into()),
+        None => in_folder(name),
+    }
+}
+
+/// A file to be written in a folder that is there: else a run of hours would end without its answer.
+fn in_folder(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        Some(folder) => Err(format!("there is no folder `{}`; make it first", folder.display())),
+        None => Ok(path),
     }
 }
 
@@ -219,7 +228,7 @@ fn with_defaults(mut report: Report) -> Report {
 /// A file for a page, by whose name a browser knows what it is.
 pub(crate) fn page_file(name: &str) -> Result<PathBuf, String> {
     match extension(name.as_ref()).as_deref() {
-        Some("html" | "htm") => Ok(name.into()),
+        Some("html" | "htm") => in_folder(name),
         _ => Err("a page is HTML: give a name that ends in .html".to_owned()),
     }
 }

@@ -70,14 +70,16 @@ pub enum Answer {
 const MARK: &str = "#collcast ";
 
 impl Answer {
-    /// Reads a line; `None` for what is not of the answer.
+    /// Reads a line; `None` for what is not of the answer. It may stand behind a piece of a line: NCCL writes what
+    /// NCCL_DEBUG asks for to the same output, in blocks that end anywhere.
     pub fn parse(line: &str) -> Option<Self> {
-        serde_json::from_str(line.strip_prefix(MARK)?).ok()
+        serde_json::from_str(line.split_once(MARK)?.1).ok()
     }
 
     fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let text = serde_json::to_string(self)?;
-        writeln!(out, "{MARK}{text}")?;
+        // At once, so that nothing of NCCL's gets in between.
+        out.write_all(format!("{MARK}{text}\n").as_bytes())?;
         out.flush()
     }
 }
@@ -210,7 +212,9 @@ mod tests {
         let answer = Answer::Sample(Sample { times_us: vec![1.5, 2.0], checked: 7, predicted_us: Some(3.0) });
         let mut line = Vec::new();
         answer.write(&mut line).unwrap();
-        assert_eq!(Answer::parse(std::str::from_utf8(&line).unwrap().trim_end()), Some(answer));
+        let line = std::str::from_utf8(&line).unwrap().trim_end();
+        assert_eq!(Answer::parse(line), Some(answer.clone()));
+        assert_eq!(Answer::parse(&format!("host:7:9 [0] NCCL INFO AllReduce: opC{line}")), Some(answer));
         assert_eq!(Answer::parse("NCCL version 2.28.9+cuda13.0"), None);
     }
 
