@@ -376,8 +376,8 @@ fn judge_piece(
     let unsteady = whole && points.len() >= SCATTERED && scatter > UNSTEADY[place];
     let standard = if part == Part::Large { alarm } else { alarm.max(HEAVY_TAIL) };
     let beyond = (standard * spread).max(-limits.of_part(part).ln());
-    // The median of two is their mean, which one of them moves.
-    let both = points.len() != END || points.iter().all(|(p, _)| excess(p) > beyond);
+    // The median of two is their mean, which one of them moves: the other has to be slow too.
+    let both = points.len() != END || points.iter().all(|(p, _)| excess(p) > beyond / 2.0);
     let slow = middle > beyond && both || unsteady;
     let passes = middle + ONE_SIDED * spread <= -WOULD_SHOW[place].ln();
     Band {
