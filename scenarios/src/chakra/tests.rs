@@ -258,25 +258,25 @@ fn all_gathers_have_what_a_rank_gives() {
         node.attr.extend(more.iter().map(|(name, value)| Attribute::new(name, value.clone())));
         file(&[node])
     };
-    let bytes = |files: &[Vec<u8>]| -> Vec<u64> {
-        let graph = read(files).unwrap().graph;
+    let bytes = |files: &[Vec<u8>]| -> Option<Vec<u64>> {
+        let graph = read(files).ok()?.graph;
         let of = |spec: &RankSpec| match &graph.programs[spec.program].ops[0].what {
-            What::Collective(call) => call.bytes.0,
-            other => panic!("{other:?}"),
+            What::Collective(call) => Some(call.bytes.0),
+            _ => None,
         };
         graph.ranks.iter().map(of).collect()
     };
-    assert_eq!(bytes(&[gather("0", &[]), gather("0", &[])]), [2000; 2]);
+    assert_eq!(bytes(&[gather("0", &[]), gather("0", &[])]), Some(vec![2000; 2]));
     // Two of one group and three of another, which no file lists, in one program but for the groups' names.
     let apart = ["3", "3", "4", "4", "4"].map(|group| {
-        let mut node = Node::decode_length_delimited(&gather(group, &[])[file(&[]).len()..]).unwrap();
+        let mut node = Node::decode_length_delimited(&gather(group, &[])[file(&[]).len()..]).unwrap_or_default();
         node.attr.push(Attribute::new(names::KIND, Value::Text("gathers".to_owned())));
         node.attr.push(Attribute::new(names::STREAM, Value::Int64(7)));
         file(&[node])
     });
-    assert_eq!(bytes(&apart), [2000, 2000, 3000, 3000, 3000]);
+    assert_eq!(bytes(&apart), Some(vec![2000, 2000, 3000, 3000, 3000]));
     let old = ("collcast.dtype", Value::Text("bfloat16".to_owned()));
-    assert_eq!(bytes(&[gather("0", std::slice::from_ref(&old)), gather("0", &[old])]), [1000; 2]);
+    assert_eq!(bytes(&[gather("0", std::slice::from_ref(&old)), gather("0", &[old])]), Some(vec![1000; 2]));
     let mut program = Program::default();
     let stream = program.stream("calls", StreamKind::Communication, true);
     let call = Communicate {
@@ -306,15 +306,15 @@ fn all_gathers_have_what_a_rank_gives() {
         jitter: None,
     };
     let files = written(&graph);
-    assert_eq!(bytes(&files), [1001; 2]);
+    assert_eq!(bytes(&files), Some(vec![1001; 2]));
     // Others read 501 of each rank.
-    assert_eq!(bytes(&files.iter().map(|file| without_ours(file)).collect::<Vec<_>>()), [1002; 2]);
+    assert_eq!(bytes(&files.iter().map(|file| without_ours(file)).collect::<Vec<_>>()), Some(vec![1002; 2]));
 }
 
 /// Goal: a group has the ranks that are listed for it, also where the list is behind the nodes that name it, and where another
 /// entry of it does not fit.
 #[test]
-fn groups_are_listed_anywhere() {
+fn groups_are_listed_anywhere() -> Result<(), ChakraError> {
     let file = |rank: u64, late: bool| {
         let mut listed = node(0, node_type::METADATA, &[], &[]);
         let of = rank / 2 * 2;
@@ -324,10 +324,11 @@ fn groups_are_listed_anywhere() {
         file(&if late { [call, listed] } else { [listed, call] })
     };
     for late in [false, true] {
-        let read = read(&[0, 1, 2, 3].map(|rank| file(rank, late))).unwrap();
+        let read = read(&[0, 1, 2, 3].map(|rank| file(rank, late)))?;
         assert_eq!(read.graph.groups, [vec![Rank(0), Rank(1)], vec![Rank(2), Rank(3)]], "{late}");
         assert!(read.warnings[0].contains("without a name and ranks (4 nodes)"), "{:?}", read.warnings);
     }
+    Ok(())
 }
 
 /// Goal: what contradicts itself is refused, with the node and the reason.
