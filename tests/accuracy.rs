@@ -208,3 +208,19 @@ fn our_kernel_is_predicted_and_tells_of_others() {
         assert!(errors.len() >= 35 && mean <= most, "{data}: {mean} over {} rows", errors.len());
     }
 }
+
+/// Goal: with NVLS, where all GPUs do the same at once, more bytes take more time.
+#[test]
+fn with_nvls_time_grows_with_bytes() {
+    ["dgx-h100", "dgx-h200", "dgx-b200"].par_iter().for_each(|machine| {
+        let sizes: Vec<String> = (4..33).map(|size| format!("{}M", 32 * size)).collect();
+        let args = ["sweep", machine, "--algorithm", "nvls", "--format", "json", "-s", &sizes.join(",")];
+        let answer: Value = serde_json::from_str(&collcast(&args).1).unwrap();
+        let time = |row: &Value| row["time_us"].as_f64().unwrap();
+        let times: Vec<f64> = answer["rows"].as_array().unwrap().iter().map(time).collect();
+        assert_eq!(times.len(), sizes.len());
+        for (size, pair) in sizes.iter().zip(times.windows(2)) {
+            assert!(pair[0] < pair[1], "{machine}, from {size} on: {pair:?} us");
+        }
+    });
+}
