@@ -45,7 +45,7 @@ fn every_question_has_an_answer() {
     let text = printed("questions").split_whitespace().collect::<Vec<_>>().join(" ");
     let answers = [
         "ok: a step takes",
-        "goodput 4.",
+        "goodput 5.",
         "rdma takes",
         "likely cause: peer_access_off",
         "B is slower in",

@@ -284,7 +284,7 @@ fn layers_and_models_are_judged() {
     check(blocks, "llama3-8b,1,4096,32,8", "llama3-8b,1,4096,0,8", "mine.csv:2: heads is 0; expected");
     check(blocks, "llama3-8b,1,4096,32,8", "llama3-8b,1,4096,32", "mine.csv:2: 16 cells, but the header has 17");
     check(blocks, "1811.985", "nan", "`fwd_us` is `nan`, expected a number above 0");
-    check("h200x1/models.csv", "2048,1,1,0,", "2048,1,1,2,", "`recompute` is `2`, did you mean");
+    check("h200x1/models.csv", "2048,1,1,0,", "2048,1,1,2,", "`recompute` is `2`; known: ");
     check("h200x1/models.csv", "llama3-1b,16,", "llama3-1b,0,", "mine.csv:2: layers is 0; expected");
 }
 

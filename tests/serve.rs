@@ -102,8 +102,9 @@ fn the_smallest_fleet_is_the_smallest() {
     let mut smaller: Vec<(Fleet, u64)> =
         groups(gpus - 1).flat_map(|group| [8192, 2048, 512].map(|chunk| (Fleet::Aggregated(group), chunk))).collect();
     for prefill in groups(gpus - 1) {
-        let pairs = groups(gpus - 1).map(|decode| (Fleet::Disaggregated { prefill, decode }, 8192));
-        smaller.extend(pairs.filter(|(fleet, _)| fleet.gpus() < gpus));
+        let pairs = groups(gpus - 1).map(|decode| Fleet::Disaggregated { prefill, decode });
+        let pairs = pairs.filter(|fleet| fleet.gpus() < gpus);
+        smaller.extend(pairs.flat_map(|fleet| [8192, 2048, 512].map(|chunk| (fleet, chunk))));
     }
     assert!(smaller.len() > 10);
     for (fleet, chunk) in smaller {
@@ -118,6 +119,106 @@ fn the_smallest_fleet_is_the_smallest() {
     let (code, text, notes) = collcast(&["serve", "llama3-70b", "--smallest", "8", "--rate", "16"]);
     assert_eq!(code, 1, "{text}{notes}");
     assert!(notes.contains("no fleet of at most 8 GPUs meets"), "{text}{notes}");
+}
+
+/// Goal: workers that only prefill are tried with smaller steps too, where fewer of them then meet the objective.
+#[test]
+fn smaller_steps_make_smaller_fleets() {
+    let request = Request { load: at(10.0, 120.0), ..Request::new("llama3-70b", "dgx-h100") };
+    let fleet = Fleet::Disaggregated { prefill: Group::new(3, 2), decode: Group::new(1, 4) };
+    let [whole, cut] = [8192, 2048].map(|chunk| {
+        let policy = Policy { chunk, ..request.policy };
+        let run = serve(&Request { fleet, policy, ..request.clone() }).unwrap();
+        request.objective.held(&run.summary)
+    });
+    assert!(whole != [true; 2] && cut == [true; 2], "{whole:?} {cut:?}");
+    let found = smallest(&request, 64, &Watch::default()).unwrap();
+    assert!(found.fleets[0].meets && found.fleets[0].candidate.fleet.gpus() <= fleet.gpus(), "{:?}", found.fleets[0]);
+    // Of many layouts too few are left out for the other kind of fleet to be found.
+    let request = Request {
+        load: at(10.0, 60.0),
+        precision: Precision::Fp8,
+        objective: Objective::new(2.0, 0.03),
+        ..Request::new("deepseek-v3", "dgx-h200")
+    };
+    let found = smallest(&request, 64, &Watch::default()).unwrap();
+    let kinds = [false, true].map(|apart| {
+        let of_kind = |fleet: &Fleet| matches!(fleet, Fleet::Disaggregated { .. }) == apart;
+        found.fleets.iter().any(|sized| sized.meets && of_kind(&sized.candidate.fleet))
+    });
+    assert!(kinds == [true; 2] && !found.cut, "{kinds:?} of {}", found.fleets.len());
+}
+
+/// Goal: what is advised where an objective is missed helps: a smaller step where one prompt alone would meet it, and where one
+/// alone does not, options that make it faster, without those that are set.
+#[test]
+fn advice_helps() {
+    let advice = |request: &Request| {
+        let outcome = serve(request).unwrap();
+        let next = outcome.report().verdict.unwrap().next.unwrap();
+        (outcome, next)
+    };
+    let fleet = Fleet::Disaggregated { prefill: Group::new(2, 4), decode: Group::new(1, 4) };
+    let objective = Objective { parts: [0.99, 0.9], ..Objective::new(1.0, 0.05) };
+    let request = Request { fleet, load: at(10.0, 120.0), objective, ..Request::new("llama3-70b", "dgx-h100") };
+    let (outcome, next) = advice(&request);
+    assert!(outcome.alone.seconds[0] < 0.5 && next.starts_with("prompts wait for others in their step"), "{next}");
+    let policy = Policy { chunk: 2048, ..request.policy };
+    let smaller = serve(&Request { policy, ..request.clone() }).unwrap();
+    assert!(smaller.summary.met_each[0] > outcome.summary.met_each[0]);
+
+    // A token alone takes longer than is asked for: no step and no number of requests changes that.
+    let request = Request {
+        load: at(4.0, 60.0),
+        objective: Objective::new(f64::INFINITY, 0.005),
+        ..Request::new("llama3-70b", "dgx-h100")
+    };
+    let (outcome, next) = advice(&request);
+    let token = outcome.alone.seconds[1];
+    assert!((0.005..0.02).contains(&token) && next.starts_with("a token alone takes"), "{next}");
+    assert!(next.contains("--precision fp8") && !next.contains("--chunk") && !next.contains("--running"), "{next}");
+    let (outcome, next) = advice(&Request { precision: Precision::Fp8, ..request });
+    assert!(outcome.alone.seconds[1] < token && !next.contains("fp8") && !next.contains("fp4"), "{next}");
+
+    // Replicas over more GPUs make no prompt faster; tensor ranks do.
+    let request = Request {
+        fleet: Fleet::Aggregated("1x32:ep32".parse().unwrap()),
+        load: at(1.0, 60.0),
+        precision: Precision::Fp8,
+        objective: Objective::new(0.02, f64::INFINITY),
+        ..Request::new("deepseek-v3", "dgx-h200")
+    };
+    let (outcome, next) = advice(&request);
+    assert!(next.starts_with("a prompt of 2048 tokens alone takes") && !next.contains("fp8"), "{next}");
+    for option in outcome.alone.faster.iter().flatten() {
+        let group: Group = option.strip_prefix("workers such as ").unwrap().parse().unwrap();
+        let other = serve(&Request { fleet: Fleet::Aggregated(group), ..request.clone() }).unwrap();
+        assert!(other.alone.seconds[0] < 0.9 * outcome.alone.seconds[0], "{option}");
+    }
+}
+
+/// Goal: in fewer bits embedding, head and norms keep their two bytes, as the step's time has the head.
+#[test]
+fn embedding_and_head_stay_in_sixteen_bits() {
+    let cache = |precision| {
+        let fleet = Fleet::Aggregated(Group::new(1, 1));
+        let request = Request { fleet, precision, load: at(0.1, 60.0), ..Request::new("llama3-8b", "dgx-h100") };
+        serve(&request).unwrap().workers[0].cache_tokens as f64
+    };
+    // All but two tables of 128,256 x 4,096 and 65 norms; a token's cache has 131,072 bytes.
+    let saved = 8_030_261_248.0 - 2.0 * 128_256.0 * 4096.0 - 65.0 * 4096.0;
+    let found = (cache(Precision::Fp8) - cache(Precision::Bf16)) * 131_072.0;
+    assert!((found / saved - 1.0).abs() < 1e-3, "{found} {saved}");
+}
+
+/// Goal: the price of one machine is told as such, beside what it serves.
+#[test]
+fn one_machine_has_a_cost_and_no_rank() {
+    let (code, text, notes) =
+        collcast(&["serve", "llama3-70b", "--aggregated", "1x8", "--rate", "2", "--duration", "60s", "--price", "2.5"]);
+    assert_eq!(code, 0, "{text}{notes}");
+    assert!(notes.contains("for 1M generated tokens") && notes.contains("goodput"), "{notes}");
+    assert!(!notes.contains("compared") && !notes.contains("lowest cost"), "{notes}");
 }
 
 /// Goal: hand-offs wait for the all-to-alls of experts on the same NICs, and for nothing where tensor ranks have NVLink; a
@@ -235,7 +336,7 @@ fn a_router_saves_prefill() {
     };
     let (queue, prefix) = (of(Route::Queue), of(Route::Prefix));
     let computed = |outcome: &Outcome| outcome.reuse.unwrap().computed as f64;
-    assert!(computed(&prefix) < 0.8 * computed(&queue), "{:?} {:?}", prefix.reuse, queue.reuse);
+    assert!(computed(&prefix) < 0.85 * computed(&queue), "{:?} {:?}", prefix.reuse, queue.reuse);
     assert!(prefix.summary.ttft.mean < queue.summary.ttft.mean);
 }
 

@@ -246,3 +246,33 @@ fn slips_are_refused() {
         assert!(text.contains(says), "{args:?}: {text}");
     }
 }
+
+/// Goal: memory of a Grace CPU holds no copy over NVLink-C2C back, as its data sheet has it; a bound that is assumed says so.
+#[test]
+fn memory_of_hosts_is_that_of_their_cpus() {
+    let found = transfer(&on("gb200-nvl72", "gpu:0", "host:0", 10 << 30)).unwrap();
+    let copy = row(&found, "copy");
+    assert!(copy.gb_per_s > 300.0 && copy.gb_per_s < 450.0 && !copy.bound.contains("memory"), "{copy:?}");
+    assert_eq!(copy.assumed, None);
+    let found = transfer(&on("dgx-h100", "cache:0", "gpu:0", 1 << 30)).unwrap();
+    let verdict = found.report().verdict.unwrap().sentence;
+    assert!(verdict.contains("bound by thread for files of host0, whose rate is assumed"), "{verdict}");
+    assert!(found.notes.iter().any(|note| note.starts_with("the rate of thread for files of host0 is assumed: ")));
+}
+
+/// Goal: a worker that has no room on one host is refused with what this question can change, and runs where NVLink reaches
+/// as many GPUs.
+#[test]
+fn break_even_names_a_way_out_of_its_own() {
+    let on = |more: &[&str]| collcast(&[&["transfer", "--break-even", "llama3-405b", "--tensor"], more].concat());
+    for (tensor, says) in [("8", "weights of `llama3-405b` take"), ("16", "span hosts of 8"), ("32", "span hosts of 8")]
+    {
+        let (code, _, err) = on(&[tensor]);
+        let way_out = "take --precision fp8, another --tensor, or a machine with more GPUs in an NVLink domain";
+        assert!(code == 2 && err.contains(says) && err.contains(way_out), "{tensor}: {err}");
+    }
+    let (code, _, err) = on(&["200032"]);
+    assert!(code == 2 && err.contains("ask for fewer GPUs"), "{err}");
+    let (code, out, err) = on(&["16", "gb200-nvl72"]);
+    assert!(code == 0 && out.contains("on 16 GPUs of gb200-nvl72"), "{out}{err}");
+}

@@ -238,9 +238,15 @@ fn attention(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
         head_dim,
         value_dim: head_dim,
         causal: row.named("causal", &[("1", true), ("0", false)])?,
+        latent: false,
     };
-    let group = format!("attention {} {}", backend.name(), row.text("pass"));
-    let issue = if pass == Pass::Forward { Issue::Attention } else { Issue::Backward };
+    let (kind, issue) = match (attention.queries, pass) {
+        // Decodes run in CUDA graphs, as engines have them.
+        (1, Pass::Forward) => ("decode", Issue::Free),
+        (_, Pass::Forward) => ("attention", Issue::Attention),
+        (_, Pass::Backward) => ("attention", Issue::Backward),
+    };
+    let group = format!("{kind} {} {}", backend.name(), row.text("pass"));
     Ok(settled(group, Kernel::Attention(attention), issue, us))
 }
 
@@ -347,6 +353,7 @@ fn published_attention(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
         head_dim: HEAD,
         value_dim: HEAD,
         causal: true,
+        latent: false,
     };
     // Before it, a kernel rotates queries and keys and stores keys and values in their cache.
     let of = |heads: u64| 2_u64.saturating_mul(HEAD).saturating_mul(batch).saturating_mul(tokens).saturating_mul(heads);

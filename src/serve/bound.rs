@@ -74,38 +74,46 @@ impl Demand {
         Ok(least.ceil().min(f64::from(u32::MAX)) as u32)
     }
 
+    /// Tokens of the prompt that is longer than as many as have to meet the objective.
+    pub(super) fn longest(&self) -> u64 {
+        self.long.0
+    }
+
+    /// Seconds of that prompt alone on its worker.
+    pub(super) fn prompt_alone(&self, chunk: u64, steps: &mut Steps<'_>) -> f64 {
+        prompts(self.long, 1, chunk, steps)
+    }
+
+    /// Seconds of a token of a mean request alone on its worker.
+    pub(super) fn token_alone(&self, steps: &mut Steps<'_>) -> f64 {
+        self.tokens(1, steps)
+    }
+
+    /// Seconds of a step that gives so many mean requests a token.
+    fn tokens(&self, running: u64, steps: &mut Steps<'_>) -> f64 {
+        let context = running.saturating_mul(self.input + self.output / 2);
+        steps.seconds(&Batch { prompts: &[], decodes: running, context })
+    }
+
     fn prefills(&self, group: Group, policy: Policy, steps: &mut Steps<'_>) -> Result<f64, String> {
         let Objective { ttft, parts, .. } = self.objective;
-        let mut prompt = |(tokens, prefix): (u64, u64), copies: u64| {
-            let mut seconds = 0.0;
-            let mut done = 0;
-            while done < tokens {
-                let piece = policy.chunk.min(tokens - done);
-                let prompts = vec![(piece, prefix + done); copies as usize];
-                seconds += steps.seconds(&Batch { prompts: &prompts, decodes: 0, context: 0 });
-                done += piece;
-            }
-            seconds
-        };
-        let alone = prompt(self.long, 1);
+        let alone = self.prompt_alone(policy.chunk, steps);
         if alone > ttft {
             let (tokens, limit) = (self.long.0, ttft * 1e3);
             return Err(format!("a prompt of {tokens} tokens alone takes {:.0} ms, not {limit:.0}", alone * 1e3));
         }
         // As many prompts in a step as it takes, at each replica.
         let copies = (policy.chunk / self.computed).max(1) * u64::from(group.replicas);
-        let each = prompt((self.computed, self.prefix), copies) / copies as f64 / f64::from(group.pipeline);
+        let all = prompts((self.computed, self.prefix), copies, policy.chunk, steps);
+        let each = all / copies as f64 / f64::from(group.pipeline);
         let until = self.span + if ttft.is_finite() { ttft } else { 0.0 };
         Ok(each * self.count * parts[0] / until.max(each))
     }
 
     fn decodes(&self, group: Group, blocks: u64, policy: Policy, steps: &mut Steps<'_>) -> Result<f64, String> {
         let Objective { ttft, tpot, parts } = self.objective;
-        let context = self.input + self.output / 2;
-        let mut step = |running: u64| {
-            steps.seconds(&Batch { prompts: &[], decodes: running, context: running.saturating_mul(context) })
-        };
-        let alone = step(1);
+        let alone = self.token_alone(steps);
+        let mut step = |running: u64| self.tokens(running, steps);
         if alone > tpot {
             return Err(format!("a token alone takes {:.1} ms, not {:.1}", alone * 1e3, tpot * 1e3));
         }
@@ -127,4 +135,17 @@ impl Demand {
         let slack = [ttft, tpot * self.output as f64].iter().filter(|time| time.is_finite()).sum::<f64>();
         Ok(tokens / rate / (self.span + slack).max(1e-9))
     }
+}
+
+/// Seconds of so many prompts at once, of as many tokens behind a prefix, in steps of at most `chunk` tokens of each.
+fn prompts((tokens, prefix): (u64, u64), copies: u64, chunk: u64, steps: &mut Steps<'_>) -> f64 {
+    let mut seconds = 0.0;
+    let mut done = 0;
+    while done < tokens {
+        let piece = chunk.min(tokens - done);
+        let prompts = vec![(piece, prefix + done); copies as usize];
+        seconds += steps.seconds(&Batch { prompts: &prompts, decodes: 0, context: 0 });
+        done += piece;
+    }
+    seconds
 }

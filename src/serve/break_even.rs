@@ -2,6 +2,7 @@
 
 use collcast_scenarios::serving::Batch;
 use collcast_scenarios::training::calls::{Exchange, Shape};
+use collcast_sim::compute::Precision;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::transfer::{Fleet as Links, Place, Way, ways};
 use serde::Serialize;
@@ -87,17 +88,28 @@ impl BreakEven {
 /// As of [`serve`](super::serve()).
 pub fn break_even(request: &Request, group: Group, drives: Option<u32>) -> Result<BreakEven, Error> {
     let tensor = group.tensor;
-    // A second worker, on another host.
-    let setup = Setup::new(request, 1)?;
-    let host = setup.site.topology.ranks();
-    let setup = Setup::new(request, host + 1)?;
-    setup.blocks(group, request)?;
+    let one = Setup::new(request, tensor)?;
+    one.blocks(group, request).map_err(|error| match error {
+        // There are no stages here, which a worker of `serve` may have.
+        Error::Usage { message, .. } if one.model.attention.heads().is_multiple_of(tensor.into()) => {
+            let precision = if request.precision == Precision::Bf16 { "--precision fp8, " } else { "" };
+            let hint = format!("take {precision}another --tensor, or a machine with more GPUs in an NVLink domain");
+            Error::usage(message, hint)
+        }
+        other => other,
+    })?;
+    // A second worker, on other hosts.
+    let second = one.site.topology.ranks();
+    let setup = Setup::new(request, second + tensor)?;
     let calls = setup.calls()?;
     let exchanges = Exchanges::new(&calls);
     let exchange = |shape: Shape, exchange: Exchange, bytes: u64| exchanges.taken(shape, exchange, bytes);
     let mut steps = steps(&setup, group, request.precision, &exchange)?;
     let mut links = Links::new(&setup.site.topology, &setup.site.profile, &setup.gpu, drives);
-    let places = |rank: u32| [Place::Host(HostId(0)), Place::Disk(HostId(0)), Place::Gpu(Rank(host + rank))];
+    let places = |rank: u32| {
+        let host = setup.site.topology.host_of(Rank(rank));
+        [Place::Host(host), Place::Disk(host), Place::Gpu(Rank(second + rank))]
+    };
     let mut tiers = Vec::new();
     let mut routes: Vec<Vec<Way>> = Vec::new();
     for (tier, name) in ["host memory", "drives", "another host's GPUs"].into_iter().enumerate() {

@@ -4,6 +4,7 @@
 //! many workers, [`smallest()`] for the one with the fewest GPUs that meets an objective. [`compare()`] runs the same on several
 //! machines. [`break_even()`] says from which prompt on it pays to keep a cache in place of computing it again.
 
+mod alone;
 mod bound;
 mod break_even;
 mod contention;
@@ -18,6 +19,7 @@ mod setup;
 mod smallest;
 mod split;
 
+pub use alone::Alone;
 pub use break_even::{BreakEven, Length, Published, break_even};
 pub use fleet::{Fleet, Group};
 pub use machines::{Compared, Machines, Row, compare};

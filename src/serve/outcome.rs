@@ -5,6 +5,7 @@ use collcast_scenarios::serving::prefix::Reuse;
 use collcast_scenarios::serving::summary::{Objective, Summary};
 use serde::Serialize;
 
+use super::alone::Alone;
 use super::fleet::Fleet;
 
 /// A kind of worker.
@@ -66,4 +67,6 @@ pub struct Outcome {
     pub phases: Vec<Phase>,
     /// By which way caches go, where they do.
     pub path: Option<String>,
+    /// What takes how long without other requests.
+    pub alone: Alone,
 }

@@ -5,6 +5,8 @@ use collcast_scenarios::serving::summary::summarise;
 use collcast_scenarios::serving::{Outcome as Ran, Request as Asked, Role, ServingError, simulate};
 use collcast_scenarios::training::calls::{Exchange, Shape};
 
+use super::alone::{Alone, faster};
+use super::bound::Demand;
 use super::contention::Contention;
 use super::fleet::Fleet;
 use super::hand_off::{HandOff, HandOffs, tier_ways};
@@ -14,6 +16,7 @@ use super::served::Served;
 use super::setup::{Exchanges, Setup, role_name, steps};
 use crate::error::Error;
 use crate::files::read_text;
+use crate::values::number;
 
 /// Prefixes of a load at most.
 const MOST_PREFIXES: u64 = 1_000_000;
@@ -43,7 +46,7 @@ pub(super) fn load(request: &Request) -> Result<Vec<Asked>, Error> {
         &Load::Poisson { rate, seconds, input, output, prefixes, seed } => {
             let most = MOST_REQUESTS as f64 * 0.9;
             if !(rate > 0.0 && seconds > 0.0 && rate * seconds <= most) {
-                let message = format!("{rate} requests a second over {seconds} s");
+                let message = format!("{} requests a second over {} s", number(rate), number(seconds));
                 return Err(Error::usage(message, format!("ask for more than 0 and at most {most} of them")));
             }
             if input == 0 || output == 0 || input.max(output) > 1 << 30 {
@@ -110,6 +113,17 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
     let mut machine = Served { steps: of_groups, tiers, hand_offs };
     let ran = simulate(asked, &workers, request.policy, &mut machine).map_err(|error| refused(&error))?;
     machine.hand_offs.map_or(Ok(()), HandOffs::failed)?;
+    let demand = Demand::new(asked, request.objective);
+    let mut alone = Alone { tokens: demand.longest(), ..Alone::default() };
+    for ((role, _), (_, steps)) in fleet.groups().iter().zip(&mut machine.steps) {
+        if *role != Role::Decode {
+            alone.seconds[0] = demand.prompt_alone(request.policy.chunk, steps);
+        }
+        if *role != Role::Prefill {
+            alone.seconds[1] = demand.token_alone(steps);
+        }
+    }
+    faster(request, fleet, &demand, &mut alone);
     drop(machine.steps);
     if let Some(error) = contentions.iter().find_map(|contention| contention.failed.take()) {
         return Err(Error::usage(error.to_string(), "take fewer GPUs a worker"));
@@ -147,6 +161,7 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
         workers: rows,
         phases: phases(&ran),
         path,
+        alone,
     })
 }
 

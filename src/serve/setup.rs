@@ -38,12 +38,12 @@ fn site(spec: &SiteSpec, gpus: u32) -> Result<Site, Error> {
     let hosts = gpus.div_ceil(one.ranks().max(1)).max(1);
     if hosts > MOST_HOSTS {
         let message = format!("{gpus} GPUs are {hosts} hosts of `{}`", one.name);
-        return Err(Error::usage(message, format!("at most {MOST_HOSTS} are simulated: ask for fewer workers")));
+        return Err(Error::usage(message, format!("at most {MOST_HOSTS} are simulated: ask for fewer GPUs")));
     }
     let site = SiteSpec { nodes: Some(hosts), ..spec.clone() }.load()?;
     if site.topology.ranks() < gpus {
         let message = format!("{hosts} hosts of `{}` have {} GPUs, not {gpus}", one.name, site.topology.ranks());
-        return Err(Error::usage(message, "ask for fewer workers, or give a machine with larger hosts first"));
+        return Err(Error::usage(message, "ask for fewer GPUs, or give a machine with larger hosts first"));
     }
     Ok(site)
 }
@@ -132,9 +132,12 @@ impl Setup {
         self.check(group)?;
         let parallel = group.parallel();
         let all = self.model.parameters();
-        let experts = all.experts as f64 / f64::from(parallel.expert * parallel.expert_tensor);
-        let parameters = (all.total() - all.experts) as f64 / f64::from(group.tensor) + experts;
-        let weights = parameters * request.precision.bytes() / f64::from(group.pipeline);
+        // Embedding, head, norms and routers stay in BF16.
+        let whole = all.total() - all.attention - all.mlp - all.shared_experts - all.experts;
+        let reduced = request.precision.bytes();
+        let shared = whole as f64 * Precision::Bf16.bytes() + (all.total() - whole - all.experts) as f64 * reduced;
+        let experts = all.experts as f64 * reduced / f64::from(parallel.expert * parallel.expert_tensor);
+        let weights = (shared / f64::from(group.tensor) + experts) / f64::from(group.pipeline);
         let left = self.gpu.capacity() as f64 * FILLED - weights;
         let blocks = left / (self.cache_bytes(group.tensor) * request.policy.block) as f64 * f64::from(group.pipeline);
         let blocks = blocks * f64::from(group.replicas);

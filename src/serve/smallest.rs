@@ -10,8 +10,10 @@ use std::collections::{BinaryHeap, HashMap};
 use collcast_scenarios::serving::summary::{Objective, Summary};
 use collcast_scenarios::serving::{Policy, Role};
 use collcast_scenarios::training::calls::{Exchange, Shape};
+use collcast_sim::compute::Precision;
 use serde::Serialize;
 
+use super::alone::lower;
 use super::bound::Demand;
 use super::fleet::{Fleet, Group};
 use super::request::{MOST_STEPS, Request};
@@ -31,7 +33,8 @@ const TENSOR: [u32; 5] = [1, 2, 4, 8, 16];
 const STAGES: [u32; 3] = [2, 4, 8];
 /// GPUs over which experts are split: DeepSeek-V3's report serves on 32 to 320.
 const EXPERTS: [u32; 6] = [8, 16, 32, 64, 128, 256];
-/// Tokens of a step at most that are tried beside the request's: defaults of vLLM and of SGLang for smaller GPUs.
+/// Tokens of a step at most that are tried beside the request's, of workers that take prompts: defaults of vLLM and of
+/// SGLang for smaller GPUs.
 const CHUNKS: [u64; 2] = [2048, 512];
 
 /// A layout of a worker, and how many of them a load needs at least.
@@ -71,6 +74,8 @@ pub struct Smallest {
     pub layouts: Vec<Layout>,
     /// Whether fleets were left that nobody ran.
     pub cut: bool,
+    /// The next precision of fewer bits that the GPUs have.
+    pub lower: Option<&'static str>,
 }
 
 /// Looks for the smallest fleet of at most so many GPUs that meets the objective of a request, and for the smallest of the
@@ -110,7 +115,8 @@ pub fn smallest(request: &Request, most: u32, watch: &Watch) -> Result<Smallest,
         let nearest = if a.meets { std::cmp::Ordering::Equal } else { met(b).total_cmp(&met(a)) };
         (!a.meets).cmp(&!b.meets).then(nearest).then(size(a).cmp(&size(b))).then(last(a).total_cmp(&last(b)))
     });
-    Ok(Smallest { most, objective: request.objective, fleets, layouts: search.layouts, cut: search.cut })
+    let lower = lower(request.precision).filter(|&precision| setup.gpu.supports(precision)).map(Precision::name);
+    Ok(Smallest { most, objective: request.objective, fleets, layouts: search.layouts, cut: search.cut, lower })
 }
 
 /// All layouts of a worker that hold the model, with their bounds.
@@ -152,13 +158,16 @@ fn layouts(setup: &Setup, request: &Request, most: u32, demand: &Demand) -> Resu
     let mut layouts = Vec::new();
     for (worker, blocks) in known {
         let mut steps = steps(setup, worker, request.precision, &exchange)?;
-        // Smaller steps hold running requests up less, where workers do both.
+        // In smaller steps a prompt waits less for others, and running requests for prompts.
         let smaller = CHUNKS.into_iter().filter(|&chunk| chunk < request.policy.chunk);
-        let both = std::iter::once(request.policy.chunk).chain(smaller).map(|chunk| (Role::Both, chunk));
-        for (role, chunk) in both.chain([Role::Prefill, Role::Decode].map(|role| (role, request.policy.chunk))) {
-            let policy = Policy { chunk, ..request.policy };
-            let least = demand.least((role, worker), blocks, policy, &mut steps);
-            layouts.push(Layout { role: role_name(role), worker, chunk, least });
+        let chunks: Vec<u64> = std::iter::once(request.policy.chunk).chain(smaller).collect();
+        // Who only decodes has no prompts to cut.
+        for (role, chunks) in [(Role::Both, &chunks[..]), (Role::Prefill, &chunks[..]), (Role::Decode, &chunks[..1])] {
+            for &chunk in chunks {
+                let policy = Policy { chunk, ..request.policy };
+                let least = demand.least((role, worker), blocks, policy, &mut steps);
+                layouts.push(Layout { role: role_name(role), worker, chunk, least });
+            }
         }
     }
     if let Some(error) = exchanges.failed.take() {
@@ -167,7 +176,7 @@ fn layouts(setup: &Setup, request: &Request, most: u32, demand: &Demand) -> Resu
     Ok(layouts)
 }
 
-/// A role, a layout and the tokens of a step at most.
+/// A role, a layout and the tokens of a step at most, which are 0 of who only decodes.
 type Kind = (&'static str, [u32; 3], u64);
 
 /// Fleets still to be run.
@@ -204,14 +213,16 @@ impl Search {
         };
         let (both, prefills, decodes) = (of(Role::Both), of(Role::Prefill), of(Role::Decode));
         both.into_iter().for_each(|(group, chunk)| self.push(Fleet::Aggregated(group), chunk));
-        for (prefill, chunk) in prefills {
+        // Smaller steps follow where larger ones fail.
+        let first = prefills.iter().map(|(_, chunk)| *chunk).max();
+        for (prefill, chunk) in prefills.into_iter().filter(|(_, chunk)| Some(*chunk) == first) {
             decodes.iter().for_each(|&(decode, _)| self.push(Fleet::Disaggregated { prefill, decode }, chunk));
         }
     }
 
     fn push(&mut self, fleet: Fleet, chunk: u64) {
         let gpus: u64 = fleet.groups().iter().map(|(_, g)| u64::from(g.workers) * u64::from(g.gpus())).sum();
-        if gpus <= u64::from(self.most) {
+        if gpus <= u64::from(self.most) && !self.known.contains(&(fleet, chunk)) {
             self.queue.push(Reverse((gpus as u32, self.known.len())));
             self.known.push((fleet, chunk));
         }
@@ -271,10 +282,29 @@ impl Search {
             *known = (*known).max(group.workers);
         }
         self.push(self.lifted(fleet, chunk), chunk);
+        // Steps that are smaller do no more prompts a second: they help where the queue alone is not too long.
+        if let (false, Some((fleet, chunk))) = (first, self.smaller(fleet, chunk))
+            && summary.queue.p90 <= objective.ttft
+        {
+            self.push(fleet, chunk);
+        }
         false
+    }
+
+    /// The same fleet with the next smaller steps of its workers that only prefill.
+    fn smaller(&self, fleet: Fleet, chunk: u64) -> Option<(Fleet, u64)> {
+        let Fleet::Disaggregated { prefill, decode } = fleet else { return None };
+        let alike = |layout: &&Layout| {
+            let worker = Group { workers: prefill.workers, ..layout.worker };
+            layout.role == role_name(Role::Prefill) && layout.chunk < chunk && worker == prefill
+        };
+        let next = self.layouts.iter().filter(alike).max_by_key(|layout| layout.chunk)?;
+        let workers = prefill.workers.max(*next.least.as_ref().ok()?);
+        Some((Fleet::Disaggregated { prefill: Group { workers, ..prefill }, decode }, next.chunk))
     }
 }
 
 fn kind(role: Role, group: Group, chunk: u64) -> Kind {
+    let chunk = if role == Role::Decode { 0 } else { chunk };
     (role_name(role), [group.tensor, group.pipeline, group.replicas], chunk)
 }

@@ -65,6 +65,6 @@ pub fn split(request: &Request, all: Group, watch: &Watch) -> Result<Split, Erro
         Ok(outcome) => (outcome.summary.goodput, -outcome.summary.whole.p90),
         Err(_) => (-1.0, 0.0),
     };
-    candidates.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap_or(std::cmp::Ordering::Equal));
+    candidates.sort_by(|a, b| key(b).0.total_cmp(&key(a).0).then(key(b).1.total_cmp(&key(a).1)));
     Ok(Split { candidates })
 }

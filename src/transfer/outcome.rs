@@ -20,6 +20,8 @@ pub struct Row {
     pub bound: String,
     /// Part of the time that it is busy.
     pub busy: f64,
+    /// Where its rate is assumed: from what.
+    pub assumed: Option<String>,
     /// With a collective beside: seconds without it, and how much longer the collective takes than alone, of its time.
     pub beside: Option<(f64, f64)>,
     /// Whether its contiguous pieces are copied, and a copy for each would take time that is not counted.

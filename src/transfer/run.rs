@@ -1,6 +1,7 @@
 //! Forecasts a transfer by each of its ways.
 
 use collcast_sim::ids::HostId;
+use collcast_sim::profile::OriginKind;
 use collcast_sim::transfer::{Backend, Finished, Fleet, Load, Place, TransferError, Way, run, ways};
 use collcast_sim::units::{Bytes, SimDuration, SimTime};
 
@@ -191,6 +192,8 @@ fn by(
     let end = last(&ends[..own]);
     let beside = alone.map(|(alone, other)| (alone, last(&ends[own..]) / other.max(1e-12) - 1.0));
     let (bound, busy) = busiest.map_or((String::new(), 0.0), |(used, busy)| (used.name(&site.topology), busy));
+    let rate = busiest.and_then(|(used, _)| used.constant(&site.topology)).map(|constant| &site.profile[constant]);
+    let assumed = rate.filter(|rate| rate.origin == OriginKind::Assumed).map(|rate| rate.source.clone());
     let exposed_s = (end - request.prefill).max(0.0);
     Ok(Row {
         path: shares.iter().map(|share| share.0.name()).collect::<Vec<_>>().join("+"),
@@ -200,6 +203,7 @@ fn by(
         gb_per_s: request.bytes as f64 / end.max(1e-12) / 1e9,
         bound,
         busy,
+        assumed,
         beside,
         pieces_left_out: copies_s > COUNTS * end,
         nixl: false,
@@ -218,6 +222,9 @@ fn notes(request: &Request, site: &Site, fleet: &Fleet<'_>, rows: &[Row]) -> Vec
              another transfer.request changes it",
             site.profile.transfer_request().as_us() * 1e-3
         ));
+    }
+    if let Some((row, source)) = rows.first().and_then(|row| Some((row, row.assumed.as_ref()?))) {
+        notes.push(format!("the rate of {} is assumed: {source}", row.bound));
     }
     let left_out: Vec<&str> = rows.iter().filter(|row| row.pieces_left_out).map(|row| row.path.as_str()).collect();
     if let (Some(block), false) = (request.block, left_out.is_empty()) {

@@ -122,21 +122,34 @@ impl Outcome {
     }
 
     /// What takes the time of requests that do not meet their objective, and what to change.
-    fn short(&self) -> Option<(&'static str, &'static str)> {
-        let (summary, objective) = (&self.summary, &self.objective);
+    fn short(&self) -> Option<(String, String)> {
+        let (summary, objective, alone) = (&self.summary, &self.objective, &self.alone);
         let [first, tokens] = objective.held(summary);
-        Some(if first && tokens {
+        if first && tokens {
             return None;
+        }
+        let faster = |which: usize| match &alone.faster[which][..] {
+            [] => "a looser objective, or another machine".to_owned(),
+            options => options.join(", or "),
+        };
+        let of = |cause: &str, advice: &str| Some((cause.to_owned(), advice.to_owned()));
+        let ms = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
+        if !first && alone.seconds[0] > objective.ttft {
+            let cause = format!("a prompt of {} tokens alone takes {}", alone.tokens, ms(alone.seconds[0]));
+            Some((cause, faster(0)))
+        } else if !tokens && alone.seconds[1] > objective.tpot {
+            Some((format!("a token alone takes {}", ms(alone.seconds[1])), faster(1)))
+        } else if first && matches!(self.fleet, Fleet::Aggregated(_)) {
+            of("tokens come too slowly", "a smaller --chunk, fewer requests a worker (--running), or more workers")
         } else if first {
-            let advice = "a smaller --chunk, fewer requests a worker (--running), or more workers that decode";
-            ("tokens come too slowly", advice)
+            of("tokens come too slowly", "fewer requests a worker (--running), or more workers that decode")
         } else if summary.queue.p90 > summary.ttft.p90 / 2.0 {
-            ("requests wait for their turn", "more workers that prefill, or a lower rate")
+            of("requests wait for their turn", "more workers that prefill, or a lower rate")
         } else if summary.hand_off.p90 > summary.ttft.p90 / 2.0 {
-            ("prompts wait for memory or for their cache's way", "more workers that decode, or faster NICs")
+            of("prompts wait for memory or for their cache's way", "more workers that decode, or faster NICs")
         } else {
-            ("prompts themselves take too long", "more GPUs a worker, --precision fp8, or a larger --chunk")
-        })
+            of("prompts wait for others in their step", "a smaller --chunk, or more workers that prefill")
+        }
     }
 }
 
@@ -282,10 +295,10 @@ impl Smallest {
         let first = self.fleets.first();
         let best = first.map(|best| best.candidate.fleet);
         match (&sized.candidate.outcome, sized.meets) {
-            (Ok(run), false) => run.short().map_or_else(String::new, |(cause, _)| cause.to_owned()),
+            (Ok(run), false) => run.short().map_or_else(String::new, |(cause, _)| cause),
             (_, true) if first == Some(sized) => String::new(),
             (_, true) if Some(sized.candidate.fleet.gpus()) > best.map(|best| best.gpus()) => "more GPUs".to_owned(),
-            _ => "last tokens come later".to_owned(),
+            _ => "meets it too; last tokens come later".to_owned(),
         }
     }
 
@@ -328,6 +341,8 @@ impl Smallest {
                     .find(|sized| of_kind(&sized.candidate.fleet) != of_kind(&fleet));
                 let other = match (other, of_kind(&fleet)) {
                     (Some(other), _) => format!("; {} needs {}", other.candidate.fleet, other.candidate.fleet.gpus()),
+                    (None, true) if self.cut => "; the search ended before a disaggregated one was found".to_owned(),
+                    (None, false) if self.cut => "; the search ended before an aggregated one was found".to_owned(),
                     (None, true) => "; no disaggregated fleet does".to_owned(),
                     (None, false) => "; no aggregated fleet does".to_owned(),
                 };
@@ -345,8 +360,9 @@ impl Smallest {
                     let met = nearest.candidate.outcome.as_ref().map_or(0.0, |run| run.summary.met * 100.0);
                     sentence += &format!("; {} comes nearest with {met:.1}% of requests", nearest.candidate.fleet);
                 }
-                let next = "allow more GPUs, loosen the objective, or take --precision fp8 or another machine";
-                (Status::Failed, sentence, Some(next.to_owned()))
+                let lower = self.lower.map_or_else(String::new, |precision| format!("--precision {precision} or "));
+                let next = format!("allow more GPUs, loosen the objective, or take {lower}another machine");
+                (Status::Failed, sentence, Some(next))
             }
         };
         Verdict { status, sentence, confidence: CONFIDENCE.to_owned(), basis: "predicted".to_owned(), next }
@@ -410,7 +426,8 @@ impl Compared {
         report
     }
 
-    /// The best machine: by cost, then by GPUs where fleets differ, then by the wait at p99.
+    /// Of one machine what it serves and costs, of several the best: by cost, then by GPUs where fleets differ, then by the
+    /// wait at p99.
     fn verdict(&self) -> Verdict {
         let key = |row: &Row, run: &Outcome| {
             let gpus = if self.smallest { f64::from(run.fleet.gpus()) } else { 0.0 };
@@ -418,6 +435,11 @@ impl Compared {
         };
         let ran = self.rows.iter().filter_map(|row| Some((row, row.outcome.as_ref().ok()?)));
         let best = ran.min_by(|a, b| key(a.0, a.1).partial_cmp(&key(b.0, b.1)).unwrap_or(std::cmp::Ordering::Equal));
+        if let ([_], Some((row, run))) = (&self.rows[..], best) {
+            let cost = row.cost().map_or_else(String::new, |cost| format!("; {cost:.2} for 1M generated tokens"));
+            let Verdict { sentence, .. } = run.verdict();
+            return Verdict { sentence: format!("{} on {}: {sentence}{cost}", run.fleet, row.name), ..run.verdict() };
+        }
         let (status, sentence) = match best {
             Some((row, run)) => {
                 let what = match (row.cost(), self.smallest) {

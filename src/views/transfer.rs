@@ -70,7 +70,10 @@ impl Outcome {
                 format!("{} is through {:.3} ms after the prefill", best.path, best.exposed_s * 1e3)
             }
             busy if busy < HALF => format!("{takes}, most of it latency{than}"),
-            _ => format!("{takes}, bound by {}{than}", best.bound),
+            _ => {
+                let assumed = if best.assumed.is_some() { ", whose rate is assumed" } else { "" };
+                format!("{takes}, bound by {}{assumed}{than}", best.bound)
+            }
         };
         let (status, pieces) = match best.pieces_left_out {
             true => (Status::Warning, "; what copies of its pieces cost is not counted"),

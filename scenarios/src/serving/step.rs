@@ -131,12 +131,11 @@ impl<'a> Steps<'a> {
                 }
                 Piece::Kernel(run) => mix.push((run.kernel, times * u64::from(run.count))),
                 Piece::Exchange(call) => {
-                    let tensor = Shape { size: u64::from(self.parallel.tensor), stride: 1 };
+                    let tensor = Shape::new(u64::from(self.parallel.tensor), 1);
                     let shape = match call.axis {
-                        Axis::Expert => Shape {
-                            size: u64::from(self.parallel.expert),
-                            stride: u64::from(self.parallel.expert_tensor),
-                        },
+                        Axis::Expert => {
+                            Shape::new(u64::from(self.parallel.expert), u64::from(self.parallel.expert_tensor))
+                        }
                         _ => tensor,
                     };
                     let of = match call.call {
@@ -154,7 +153,7 @@ impl<'a> Steps<'a> {
         let stages = u64::from(self.parallel.pipeline.max(1));
         if stages > 1 {
             let tensor = u64::from(self.parallel.tensor);
-            let shape = Shape { size: 2, stride: tensor * self.replicas };
+            let shape = Shape::new(2, tensor * self.replicas);
             let bytes = 2 * tokens * self.model.hidden / tensor;
             taken.add((self.exchange)(shape, Exchange::Shift, bytes), (stages - 1) as f64);
         }
@@ -188,37 +187,39 @@ impl<'a> Steps<'a> {
             head_dim: heads.key,
             value_dim: heads.value,
             causal: true,
+            latent: false,
         };
         let seconds = self.layers(attention, clock);
         self.prompts.insert(key, seconds);
         seconds
     }
 
-    /// Of attention of requests, each with one query of every head over its cache. Query heads that share keys are the
-    /// queries of one block, and blocks share the keys of a long cache (FlashDecoding; FlashInfer), as FlashAttention-2's
-    /// kernel does here. Of a latent (MLA) all heads share it, and products to and from it are in the layer's.
+    /// Of attention of requests, each with one query of every head over its cache, whose kernel reads caches as cuDNN's does:
+    /// FlashAttention-3, FlashInfer and FlashMLA claim as much. Of a latent (MLA) all heads share it, and products to and from
+    /// it are in the layer's.
     fn decode(&mut self, requests: u64, context: u64, clock: Clock) -> f64 {
         let key = (requests, rounded(context.next_multiple_of(PAGE), PAGE));
         if let Some(&known) = self.decodes.get(&key) {
             return known;
         }
-        let heads = match self.model.attention {
-            Attention::Gqa { .. } => self.heads(),
+        let (heads, latent) = match self.model.attention {
+            Attention::Gqa { .. } => (self.heads(), false),
             Attention::Mla { kv_lora, rope, .. } => {
-                Heads { groups: 1, key: kv_lora + rope, value: kv_lora, ..self.heads() }
+                (Heads { groups: 1, key: kv_lora + rope, value: kv_lora, ..self.heads() }, true)
             }
         };
         let attention = compute::Attention {
-            backend: Backend::Flash2,
+            backend: Backend::Flash3,
             pass: Pass::Forward,
             batch: requests,
-            heads: heads.groups,
+            heads: heads.queries,
             kv_heads: heads.groups,
-            queries: heads.queries.div_ceil(heads.groups),
+            queries: 1,
             keys: key.1,
             head_dim: heads.key,
             value_dim: heads.value,
             causal: false,
+            latent,
         };
         let seconds = self.layers(attention, clock);
         self.decodes.insert(key, seconds);

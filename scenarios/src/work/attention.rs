@@ -148,6 +148,7 @@ impl Rank<'_> {
             head_dim: of.key,
             value_dim: of.value,
             causal,
+            latent: false,
         };
         Piece::Kernel(Repeated {
             name: "attention",

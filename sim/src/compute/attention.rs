@@ -5,6 +5,8 @@
 //! for two. FlashAttention-2 leaves most of the softmax between its products; kernels with warps for each part hide a
 //! part of it. With a causal mask blocks differ: the last one sees all keys, so that it bounds the time of few heads.
 //!
+//! Where a sequence has one query (a decode), the heads that share keys are the rows of a block, and blocks share long keys.
+//!
 //! Sources: Dao, "FlashAttention-2", arXiv 2307.08691; Shah et al., "FlashAttention-3", arXiv 2407.08608.
 
 use super::constants::Constant;
@@ -14,6 +16,17 @@ use super::work::{Droop, Work};
 
 /// Queries of a block, forward, and keys of one, backward: what all of these kernels take for heads of 64 to 192.
 const BLOCK: f64 = 128.0;
+/// Rows of a block in a decode: FlashAttention-2 takes 64 where blocks share keys (flash-attention 2.5,
+/// `run_mha_fwd_splitkv_dispatch`), and so does FlashMLA: a warp group of Hopper multiplies 64 rows.
+const FEW: f64 = 64.0;
+/// Seconds in which FlashAttention-2 adds up the part of one block that shares keys, of at most [`PARTS`]: it takes them one
+/// after another. 16 to 128 parts take 3 to 25 us longer than 4 (one H200, PyTorch 2.11, decodes with one head of keys,
+/// `decode_attention.csv`, 2026-11-29).
+const PART: f64 = 0.2e-6;
+const PARTS: f64 = 128.0;
+/// Seconds from the start of a decode's block to its first keys, and from its last ones to its result: two ways to memory.
+/// The shortest decodes take 6.8 to 8.6 us (as above), with two starts of 2.95 us.
+const REACH: f64 = 1.4e-6;
 /// How it overlaps with memory's work: operands are asked for several tiles ahead.
 const AHEAD: f64 = 4.0;
 /// Energy of an operation over that of a BF16 product, forward and backward: scores cost exponentials and more, and instructions
@@ -90,16 +103,25 @@ pub(super) fn flops(a: &Attention) -> f64 {
     2.0 * widths(a) * BLOCK * all * a.batch as f64 * a.heads as f64
 }
 
+/// Seconds of one key and a block of so many rows at the boost clock.
+fn step(gpu: &Compute, a: &Attention, rows: f64) -> f64 {
+    let Kind { rate, softmax, .. } = kind(a.backend, a.pass);
+    let peak = gpu.tensor_peak(Precision::Bf16).0;
+    let exponentials = rows / (gpu.value(Constant::Exponentials) * gpu.boost());
+    2.0 * widths(a) * rows / (peak * gpu.value(rate)) + exponentials * gpu.value(softmax)
+}
+
 /// What attention needs.
 pub(super) fn work(gpu: &Compute, a: &Attention) -> Work {
-    let Kind { rate, softmax, block, tail } = kind(a.backend, a.pass);
-    let (peak, energy) = gpu.tensor_peak(Precision::Bf16);
+    if a.queries == 1 && a.pass == Pass::Forward {
+        return decode(gpu, a);
+    }
+    let Kind { block, tail, .. } = kind(a.backend, a.pass);
+    let energy = gpu.tensor_peak(Precision::Bf16).1;
     let sms = gpu.value(Constant::Sms);
     let heads = a.batch as f64 * a.heads as f64;
     let (blocks, longest, all) = walks(a);
-    // Of one key and a block of queries.
-    let exponentials = BLOCK / (gpu.value(Constant::Exponentials) * gpu.boost());
-    let step = 2.0 * widths(a) * BLOCK / (peak * gpu.value(rate)) + exponentials * gpu.value(softmax);
+    let step = step(gpu, a, BLOCK);
     let block = gpu.value(block) * 1e-6;
     let splits = splits(a, sms);
     let alone = longest / splits * step + block;
@@ -132,11 +154,43 @@ pub(super) fn work(gpu: &Compute, a: &Attention) -> Work {
     }
 }
 
+/// What attention of one query a sequence needs. FlashAttention-2 gives keys to whole blocks, and has blocks of few rows only
+/// where these share keys; other kernels give each multiprocessor as many keys.
+fn decode(gpu: &Compute, a: &Attention) -> Work {
+    let sms = gpu.value(Constant::Sms);
+    let flash = matches!(a.backend, Backend::Flash1 | Backend::Flash2);
+    let shared = Attention { heads: a.kv_heads, queries: a.heads.div_ceil(a.kv_heads.max(1)), ..a.clone() };
+    let blocks_of = |rows: f64| a.batch as f64 * a.kv_heads as f64 * (shared.queries as f64 / rows).ceil();
+    let parts =
+        if flash { splits(&shared, sms).min(PARTS) } else { (sms / blocks_of(FEW)).min(a.keys as f64 / FEW).max(1.0) };
+    let rows = if flash && parts <= 1.0 { BLOCK } else { FEW };
+    let turns = blocks_of(rows) * parts / sms;
+    let turns = if flash { turns.ceil() } else { turns.max(1.0) };
+    // Another kernel adds up what blocks found that share queries.
+    let (kernels, sums) = match parts > 1.0 {
+        true => (2.0, if flash { PART * parts } else { 0.0 }),
+        false => (1.0, 0.0),
+    };
+    let (energy, over) = (gpu.tensor_peak(Precision::Bf16).1, if flash { FLASH2_ENERGY } else { CUDNN_ENERGY });
+    // Rows without a query multiply zeros, which takes next to no power.
+    let flops = 2.0 * widths(a) * a.heads as f64 * a.batch as f64 * a.keys as f64;
+    let bytes = bytes(a);
+    Work {
+        start: gpu.value(Constant::KernelStart) * kernels * 1e-6 + sums + REACH,
+        cores: turns * a.keys as f64 / parts * step(gpu, a, rows),
+        memory: bytes / (gpu.memory_rate() * gpu.value(Constant::MemoryRead)),
+        overlap: AHEAD,
+        droop: Droop::default(),
+        energy: flops * energy * over[0],
+        memory_energy: bytes * gpu.value(Constant::EnergyByte) * 1e-12,
+    }
+}
+
 /// Blocks that share the keys of their queries: FlashAttention-2 forward does so where blocks of 64 queries would leave more
 /// than a fifth of the places of two on each multiprocessor empty (flash-attention 2.5, `num_splits_heuristic`).
 fn splits(a: &Attention, sms: f64) -> f64 {
     let places = 2.0 * sms;
-    let blocks = a.batch as f64 * a.heads as f64 * (a.queries as f64 / (BLOCK / 2.0)).ceil();
+    let blocks = a.batch as f64 * a.heads as f64 * (a.queries as f64 / FEW).ceil();
     if a.backend != Backend::Flash2 || a.pass != Pass::Forward || blocks >= 0.8 * places || blocks <= 0.0 {
         return 1.0;
     }
@@ -148,7 +202,8 @@ fn bytes(a: &Attention) -> f64 {
     let queries = a.queries as f64 * a.heads as f64;
     let keys = a.keys as f64 * a.kv_heads as f64;
     let (width, values) = (a.head_dim as f64, a.value_dim as f64);
-    let forward = ELEMENT * (queries * (width + values) + keys * (width + values));
+    let of_key = if a.latent { width } else { width + values };
+    let forward = ELEMENT * (queries * (width + values) + keys * of_key);
     let more = match a.pass {
         Pass::Forward => 0.0,
         Pass::Backward => forward + ELEMENT * queries * values + 2.0 * 4.0 * queries * width,

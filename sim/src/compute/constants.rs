@@ -5,6 +5,8 @@ use crate::profile::declare::constants;
 
 /// Of something nominal: a part, and not none of it, since rates divide by it.
 const SHARE: [f64; 2] = [1e-2, 1.0];
+/// How many times as fast what only reads is: not slower, and not twice as fast.
+const FASTER: [f64; 2] = [1.0, 2.0];
 /// Of a whole, a part of it.
 const PART: [f64; 2] = [0.0, 1.0];
 /// Times in us: below a tenth of a second.
@@ -76,6 +78,8 @@ constants! {
 
     MemoryShare "memory.share" "of nominal" SHARE GpuMemory
         "memory rate of kernels that only copy",
+    MemoryRead "memory.read" "times memory.share" FASTER GpuMemory
+        "memory rate of kernels that only read: its bus is not turned round",
     MemoryStore "memory.store" "B/clock/SM" COUNT GpuMemory
         "what multiprocessors write where they read nothing",
     MemoryL2 "memory.l2" "GB/s" COUNT GpuMemory

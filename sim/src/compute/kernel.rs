@@ -191,6 +191,8 @@ pub struct Attention {
     pub value_dim: u64,
     /// Whether queries see only keys up to their own place; the last query sees all.
     pub causal: bool,
+    /// Whether values are the first part of keys, which are read once: the latents of MLA.
+    pub latent: bool,
 }
 
 /// What a kernel does with elements where no tensor core multiplies.

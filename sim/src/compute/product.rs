@@ -28,8 +28,13 @@ const TILES: [(f64, f64); 11] = [
     (64.0, 128.0),
     (64.0, 64.0),
 ];
-/// The same of kernels for blocks with scales.
-const SCALED: [(f64, f64); 2] = [(256.0, 256.0), (128.0, 256.0)];
+/// The same of kernels for blocks with scales, whose instructions take 128 rows of one operand and 8 to 256 of the other
+/// (PTX, `tcgen05.mma` with block scales): two for any rows, then those for few. With few rows operands change places, so
+/// that the 128 are of the weights, and of the tokens no more are multiplied than there are.
+const SCALED: [(f64, f64); 6] =
+    [(256.0, 256.0), (128.0, 256.0), (128.0, 128.0), (64.0, 128.0), (32.0, 128.0), (16.0, 128.0)];
+/// Rows of such an instruction: with more of them operands stay in their places.
+const FEW: f64 = 128.0;
 /// The same of kernels that multiply groups.
 const GROUPED: [(f64, f64); 1] = [(128.0, 256.0)];
 /// Results of the tile that [`Constant::ProductTile`] is of.
@@ -80,8 +85,10 @@ pub(super) fn work(gpu: &Compute, product: &Product, repeated: bool) -> Work {
     let mut best = Work { cores: f64::INFINITY, ..Work::default() };
     let mut least = f64::INFINITY;
     let (tiles, shares): (&[_], &[_]) = match product.tokens {
-        // So do those of blocks with scales, whose instructions are 128 rows high: PTX, `tcgen05.mma` with block scales.
-        Tokens::All(_) if product.precision == Precision::Fp4 => (&SCALED, &SHARED[..1]),
+        Tokens::All(_) if product.precision == Precision::Fp4 => {
+            let few = shapes.iter().all(|s| s.rows <= FEW);
+            (&SCALED[..if few { SCALED.len() } else { 2 }], &SHARED[..1])
+        }
         Tokens::All(_) => (&TILES, &SHARED),
         // Kernels of groups have one shape of tiles and do not share them out (PyTorch 2.8, `GroupMM.cu`).
         Tokens::Even { .. } | Tokens::Given(_) => (&GROUPED, &SHARED[..1]),

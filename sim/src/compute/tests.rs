@@ -26,6 +26,7 @@ fn attention(backend: Backend, pass: Pass, heads: u64, keys: u64) -> Kernel {
         head_dim,
         value_dim,
         causal,
+        latent: false,
     })
 }
 
@@ -110,7 +111,7 @@ proptest! {
             for (backend, pass) in [(Backend::Flash2, Pass::Forward), (Backend::Cudnn, Pass::Backward)] {
                 let a = Attention {
                     backend, pass, batch: x, heads: at(1), kv_heads: at(2), queries: at(3), keys: at(4), head_dim: at(5),
-                    value_dim: at(6), causal,
+                    value_dim: at(6), causal, latent: causal,
                 };
                 prop_assert!(us(&gpu, &Kernel::Attention(a)) > 0.0);
             }
@@ -155,6 +156,57 @@ fn few_rows_wait_for_memory() {
     let small = product(1, 4096, 1024);
     let repeated = h200.time_repeated(&small, Clock::BOOST).unwrap().as_us();
     assert!(repeated < us(&h200, &small));
+}
+
+/// Goal: a decode's product is bound by the bytes of its weights in every precision: fewer bits take less, and FP4 on B200 no
+/// more than 1.5 times what its bytes do.
+#[test]
+fn fewer_bits_make_few_rows_faster() {
+    let b200 = gpu("b200");
+    let time = |precision: Precision, tokens: u64, outputs: u64, inputs: u64| {
+        us(&b200, &Kernel::Product(Product::forward(precision, tokens, outputs, inputs)))
+    };
+    // Products of Llama 3 70B on one GPU and on eight.
+    for (outputs, inputs) in [(8192, 8192), (8192, 28672), (57344, 8192), (1280, 8192), (7168, 8192), (8192, 3584)] {
+        for tokens in [1, 16, 64, 128] {
+            let [bf16, fp8, fp4] =
+                [Precision::Bf16, Precision::Fp8, Precision::Fp4].map(|p| time(p, tokens, outputs, inputs));
+            assert!(fp4 < fp8 && fp8 < bf16, "{outputs} {inputs} {tokens}: {fp4} {fp8} {bf16}");
+        }
+    }
+    let bytes = 57344.0 * 8192.0 * Precision::Fp4.bytes() / b200.memory_rate() * 1e6;
+    let taken = time(Precision::Fp4, 1, 57344, 8192);
+    assert!((1.0..1.5).contains(&(taken / bytes)), "{taken} {bytes}");
+}
+
+/// Goal: kernels read the caches of many decodes at the rate of memory, one cache by all multiprocessors; latents once.
+#[test]
+fn many_decodes_read_at_the_rate_of_memory() {
+    let h200 = gpu("h200");
+    let of = |backend, batch, latent| Attention {
+        backend,
+        pass: Pass::Forward,
+        batch,
+        heads: 64,
+        kv_heads: 8,
+        queries: 1,
+        keys: 4096,
+        head_dim: 128,
+        value_dim: 128,
+        causal: false,
+        latent,
+    };
+    let time = |attention| us(&h200, &Kernel::Attention(attention));
+    let rate = |a: Attention, widths: f64| (a.batch * 8 * 4096) as f64 * widths * 128.0 * 2.0 / time(a) * 1e6;
+    let read = h200.memory_rate() * h200.value(Constant::MemoryRead);
+    for (batch, least) in [(4, 0.65), (256, 0.97)] {
+        let reached = rate(of(Backend::Cudnn, batch, false), 2.0) / read;
+        assert!((least..1.0).contains(&reached), "{batch}: {reached}");
+    }
+    // Blocks of FlashAttention-2 that do not share keys have twice the rows, most of them empty.
+    let [shared, whole] = [16, 256].map(|batch| rate(of(Backend::Flash2, batch, false), 2.0) / read);
+    assert!(shared > 0.75 && (0.5..0.6).contains(&whole), "{shared} {whole}");
+    assert!(time(of(Backend::Cudnn, 256, true)) < 0.6 * time(of(Backend::Cudnn, 256, false)));
 }
 
 /// Goal: a causal mask halves the work of many blocks, and not the longest one of few. Backward is five products for two.

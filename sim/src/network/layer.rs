@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::alike::{Alike, Edges};
 use super::incast::Incast;
 use super::laid::{LayError, ResourceName};
-use super::route::{Hop, Leg, Roads, Route, Router};
+use super::route::{Hop, Leg, Roads, Route, Router, is_arm};
 use crate::collective::Protocol;
 use crate::engine::flows::{Use, WEIGHT_ONE};
 use crate::engine::{ConnSpec, ProxySpec, Section, Uses};
@@ -182,7 +182,7 @@ impl<'m> Layer<'m> {
                     (self.resource(ResourceName::Link(id), || link.rate.get()), weight)
                 }
                 Hop::Memory(cpu) => {
-                    let rate = self.profile.host_memory().get();
+                    let rate = self.profile.host_memory(is_arm(self.topology, cpu)).get();
                     (self.resource(ResourceName::Memory(cpu), || rate), self.weight(share, 1.0))
                 }
             };

@@ -23,6 +23,7 @@ pub use lay::{lay, lay_known, lay_one_of_each, smallest_latency};
 pub use order::{order, order_by};
 pub use place::{HOPPER, out_of_clusters};
 pub use point::Across;
+pub(crate) use route::is_arm;
 pub use route::{Hop, Leg, Route, Router};
 pub(crate) use row::{Row, row};
 pub use switches::{check_multicast, check_sharp};

@@ -10,6 +10,7 @@ use crate::engine::mix;
 use crate::ids::{ChannelId, LinkId, Rank, VertexId};
 use crate::measurement::PeerAccess;
 use crate::nccl::devices::{nic_devices, share_out};
+use crate::nccl::graphs::CpuVendor;
 use crate::nccl::search::nodes;
 use crate::nccl::{CrossNic, Interface, PathClass, Transport};
 use crate::profile::Reach;
@@ -29,6 +30,11 @@ pub enum Hop {
     Memory(VertexId),
     /// What a NIC reads (`true`) or writes itself of GPU memory, at most at this rate.
     Direct(VertexId, bool, Bandwidth),
+}
+
+/// Whether a CPU is an Arm one: their memory has a rate of its own.
+pub(crate) fn is_arm(topology: &Topology, cpu: VertexId) -> bool {
+    matches!(&topology.vertex(cpu).kind, VertexKind::Cpu { vendor } if CpuVendor::of(vendor) == CpuVendor::Arm)
 }
 
 /// What bytes go through together, each with its share of them in parts of [`WEIGHT_ONE`].

@@ -114,6 +114,8 @@ constants! {
         "from a request to an object store to its first byte",
     HostMemory "host.memory" "GB/s" RATE HostMemory
         "what a CPU socket's memory reads and writes together",
+    HostMemoryArm "host.memory_arm" "GB/s" RATE HostMemory
+        "the same of Arm CPUs beside GPUs, which are Grace",
     SyncSimple "sync.simple" "us" TIME BlockTime
         "a block's own synchronisation before a slice moves: barriers, fence, counter",
     BothSimple "both.simple" "us" TIME BlockTime

@@ -136,8 +136,8 @@ impl Profile {
     }
 
     /// What the memory of a CPU socket reads and writes together.
-    pub fn host_memory(&self) -> Bandwidth {
-        Bandwidth::from_gb_per_s(self.value(Constant::HostMemory))
+    pub fn host_memory(&self, arm: bool) -> Bandwidth {
+        Bandwidth::from_gb_per_s(self.value(if arm { Constant::HostMemoryArm } else { Constant::HostMemory }))
     }
 
     /// Between hosts, from the wish for a transfer until its first bytes are posted.

@@ -7,8 +7,10 @@ use thiserror::Error;
 use super::way::{Stage, Used, Way};
 use crate::engine::flows::{Use, WEIGHT_ONE};
 use crate::engine::{EngineError, Instance, TaskSpec, Unobserved, run as run_engine};
-use crate::network::Hop;
+use crate::network::{Hop, is_arm};
+use crate::profile::Constant;
 use crate::schedule::wiring::UNUSED;
+use crate::topology::Topology;
 use crate::units::{PS_PER_S, SimDuration, SimTime};
 
 /// Bytes of a buffer between two stages: UCX's fragment of a rendezvous through host memory (`UCX_RNDV_FRAG_SIZE`, 4 MiB
@@ -195,8 +197,22 @@ impl Builder {
 }
 
 impl Used {
+    /// The constant of a profile that is its rate, where that is not of the machine's file.
+    pub fn constant(self, topology: &Topology) -> Option<Constant> {
+        match self {
+            Self::Hop(Hop::Memory(cpu)) if is_arm(topology, cpu) => Some(Constant::HostMemoryArm),
+            Self::Hop(Hop::Memory(_)) => Some(Constant::HostMemory),
+            Self::Posts(_) => Some(Constant::TransferDescriptor),
+            Self::Thread(_) => Some(Constant::TcpThread),
+            Self::FileThread(_) => Some(Constant::FileThread),
+            Self::Registration(_) => Some(Constant::TransferRegister),
+            Self::Requests(_) => Some(Constant::StoreRequest),
+            Self::Hop(_) | Self::Drives(_) | Self::StorePorts(_) => None,
+        }
+    }
+
     /// Its name on a machine.
-    pub fn name(self, topology: &crate::topology::Topology) -> String {
+    pub fn name(self, topology: &Topology) -> String {
         match self {
             Self::Hop(Hop::Link(link)) => topology.link_name(link),
             Self::Hop(Hop::Memory(cpu)) => format!("memory of {}", topology.vertex(cpu).name),

@@ -6,7 +6,7 @@ use crate::compute::Compute;
 use crate::engine::flows::WEIGHT_ONE;
 use crate::ids::{HostId, VertexId};
 use crate::nccl::{Interface, PathClass, Transport};
-use crate::network::{Across, Hop, Leg, Router};
+use crate::network::{Across, Hop, Leg, Router, is_arm};
 use crate::profile::{Profile, Reach};
 use crate::topology::{LinkKind, Storage, Topology, VertexKind};
 use crate::units::{Bandwidth, SimDuration};
@@ -221,7 +221,7 @@ impl<'m> Fleet<'m> {
                     let link = self.topology.link(id);
                     (link.rate, efficiency(link.kind))
                 }
-                Hop::Memory(_) => (self.profile.host_memory(), 1.0),
+                Hop::Memory(cpu) => (self.host_memory(cpu), 1.0),
                 Hop::Direct(.., rate) => (rate, 1.0),
             };
             (Used::Hop(hop), rate, (share as f64 / of_rate).ceil() as u64)
@@ -292,7 +292,11 @@ impl<'m> Fleet<'m> {
 
     /// So many reads and writes of a socket's memory for each byte.
     fn touches(&self, cpu: VertexId, times: u64) -> (Used, Bandwidth, u64) {
-        (Used::Hop(Hop::Memory(cpu)), self.profile.host_memory(), times * WEIGHT_ONE)
+        (Used::Hop(Hop::Memory(cpu)), self.host_memory(cpu), times * WEIGHT_ONE)
+    }
+
+    fn host_memory(&self, cpu: VertexId) -> Bandwidth {
+        self.profile.host_memory(is_arm(self.topology, cpu))
     }
 
     /// A stage between files in the page cache and a buffer beside it.

@@ -1,0 +1,69 @@
+//! Goal: steps of serving that were measured on one H200 (tests/data/compute/serving_h200.csv): all layers of a model, without
+//! exchanges. Nothing was fitted to them.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+use std::path::Path;
+
+use collcast_scenarios::parallel::Parallel;
+use collcast_scenarios::serving::{Batch, Steps, Taken};
+use collcast_scenarios::transformer::{self, Attention, Transformer};
+use collcast_sim::compute::{self, Backend, Clock, Compute, Kernel, Pass, Precision};
+
+/// What attention of decodes takes with FlashAttention-2, which was measured, less what it takes in a forecast.
+fn flash2(gpu: &Compute, model: &Transformer, tensor: u64, (requests, context): (u64, u64)) -> f64 {
+    let Attention::Gqa { heads, kv_heads, head_dim, .. } = model.attention else { return 0.0 };
+    let of = |backend| compute::Attention {
+        backend,
+        pass: Pass::Forward,
+        batch: requests,
+        heads: heads / tensor,
+        kv_heads: kv_heads / tensor,
+        queries: 1,
+        keys: context,
+        head_dim,
+        value_dim: head_dim,
+        causal: false,
+        latent: false,
+    };
+    let us = |backend| gpu.time(&Kernel::Attention(of(backend)), Clock::BOOST).unwrap().as_us();
+    (us(Backend::Flash2) - us(Backend::Flash3)) * 1e-6 * model.layers as f64
+}
+
+/// Goal: decodes and prefills take what was measured.
+#[test]
+fn steps_take_what_was_measured() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("tests/data/compute/serving_h200.csv");
+    let text = std::fs::read_to_string(path).unwrap();
+    let gpu = Compute::builtin("h200").unwrap();
+    let mut errors: Vec<(String, f64)> = Vec::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')).skip(1) {
+        let cells: Vec<&str> = line.split(',').collect();
+        let [name, phase, batch, tokens, context, ms, ..] = cells[..] else { panic!("{line}") };
+        let (name, tensor) = match name.rsplit_once("-tp") {
+            Some((name, tensor)) => (name, tensor.parse().unwrap()),
+            None => (name, 1),
+        };
+        let [batch, tokens, context]: [u64; 3] = [batch, tokens, context].map(|cell| cell.parse().unwrap());
+        let model = transformer::load(name).unwrap().0;
+        let parallel = Parallel { tensor, ..Parallel::default() };
+        let alone = |_, _, _| Taken::default();
+        let mut steps = Steps::new(&model, &gpu, (parallel, 1), Precision::Bf16, &alone).unwrap();
+        let forecast = match phase {
+            "decode" => {
+                let step = Batch { prompts: &[], decodes: batch, context: batch * context };
+                steps.seconds(&step) + flash2(&gpu, &model, tensor.into(), (batch, context))
+            }
+            _ => steps.seconds(&Batch { prompts: &[(tokens, 0)], decodes: 0, context: 0 }),
+        };
+        let error = forecast * 1e3 / ms.parse::<f64>().unwrap() - 1.0;
+        println!("{line}: {:.3} ms, {:+.1}%", forecast * 1e3, error * 100.0);
+        errors.push((phase.to_owned(), error));
+    }
+    for (phase, mean, worst) in [("decode", 0.03, 0.11), ("prefill", 0.08, 0.15)] {
+        let of: Vec<f64> = errors.iter().filter(|e| e.0 == phase).map(|e| e.1.abs()).collect();
+        let (average, most) = (of.iter().sum::<f64>() / of.len() as f64, of.iter().copied().fold(0.0, f64::max));
+        println!("{phase}: {} steps, mean {:.1}%, worst {:.1}%", of.len(), average * 100.0, most * 100.0);
+        assert!(of.len() >= 12 && average <= mean && most <= worst, "{phase}: mean {average:.3}, worst {most:.3}");
+    }
+}
