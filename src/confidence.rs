@@ -58,6 +58,9 @@ impl fmt::Display for Level {
 /// Chance that a healthy machine is farther below its forecast than "nearly all" are.
 const RARE: f64 = 0.02;
 
+/// Share of the busiest resource, below that of large sizes, over which the doubt of the middle turns into theirs.
+const BELOW: f64 = 0.1;
+
 /// What bounds the calls that the time of a step depends on most.
 const LINKS: &str = "links";
 /// Why a step is never sure: see `docs/howto/capacity.md`.
@@ -155,7 +158,9 @@ impl Grounds {
                     basis = basis.min(Basis::Cited);
                 }
                 let doubt = unseen.map_or(Doubt::UNKNOWN, |unseen| unseen.doubt);
-                (Unseen::Published(kind), doubt.of(part))
+                // The middle ends where large sizes begin: no size is suddenly far surer than the one before it.
+                let near = if part == Part::Middle { (1.0 - (PLATEAU - said.busy) / BELOW).max(0.0) } else { 0.0 };
+                (Unseen::Published(kind), doubt.of(part) * (1.0 - near) + doubt.large * near)
             }
         };
         let errors = BTreeMap::from([((part, known.0), known.1)]);
@@ -163,15 +168,13 @@ impl Grounds {
     }
 
     /// The 90% interval of a forecast of these grounds alone, as parts of its time: what such forecasts of runs that
-    /// others published were off by, where they are what is known; else the profile's own account.
+    /// others published were off by, where they are what is known; else the profile's own account. Beyond what either
+    /// was made with it is the wider one.
     pub fn interval(&self, own: (f64, f64)) -> (f64, f64) {
-        match self.errors.first_key_value() {
-            Some(((_, Unseen::Published(_)), error)) if self.basis != Basis::Extrapolated => {
-                let half = error * INTERVAL / 2.0;
-                ((-half).exp(), half.exp())
-            }
-            _ => own,
-        }
+        let Some(((_, Unseen::Published(_)), error)) = self.errors.first_key_value() else { return own };
+        let half = error * INTERVAL / 2.0;
+        let (low, high) = ((-half).exp(), half.exp());
+        if self.basis == Basis::Extrapolated { (own.0.min(low), own.1.max(high)) } else { (low, high) }
     }
 
     /// Those of a step over all ranks of a machine, whose calls are large and have computation beside them.
@@ -182,15 +185,33 @@ impl Grounds {
         Self { overlapped: true, ..Self::of(on, (Collective::AllReduce, on.topology.ranks()), said) }
     }
 
+    /// How sure an answer is: see [`Grounds::trust`].
+    pub fn level(&self) -> Level {
+        self.judged().0
+    }
+
     /// How far to trust an answer: by its large sizes where there are any.
     pub fn trust(&self) -> Trust {
+        let (level, errors) = self.judged();
+        let overlap = if self.overlapped { OVERLAP.to_owned() } else { String::new() };
+        let reasons = [self.beyond.to_string(), errors, overlap].into_iter().filter(|r| !r.is_empty());
+        let reasons: Vec<String> = reasons.collect();
+        Trust {
+            status: if level == Level::Low { Status::Warning } else { Status::Ok },
+            confidence: format!("{level}: {}", reasons.join("; ")),
+            basis: self.basis.name().to_owned(),
+        }
+    }
+
+    /// The level, and how far off such forecasts were.
+    fn judged(&self) -> (Level, String) {
         let of_part = |part: Part| {
             let of = self.errors.iter().filter(move |((p, _), _)| *p == part);
             of.max_by(|a, b| a.1.total_cmp(b.1)).map(|((_, unseen), error)| (*unseen, *error))
         };
         let (small, middle, large) = (of_part(Part::Small), of_part(Part::Middle), of_part(Part::Large));
         let Some((unseen, decisive)) = large.or(middle).or(small) else {
-            return self.told(Level::Low, "nothing was forecast".to_owned());
+            return (Level::Low, "nothing was forecast".to_owned());
         };
         let within = -(-decisive * upper_quantile(RARE)).exp_m1();
         let sizes = match (large, middle, small) {
@@ -207,23 +228,16 @@ impl Grounds {
                 None => format!("no run over {} is known", kind.name()),
                 Some(known) => {
                     let plural = if known.runs == 1 { "" } else { "s" };
-                    format!("forecasts of {} unseen run{plural} ({}) were {sizes}", known.runs, kind.name())
+                    format!(
+                        "forecasts of {} unseen run{plural} ({}) were {sizes}, root mean square over publishers",
+                        known.runs,
+                        kind.name()
+                    )
                 }
             },
         };
         let level = Level::of(within, self.basis);
-        self.told(if self.overlapped { level.min(Level::Medium) } else { level }, errors)
-    }
-
-    fn told(&self, level: Level, errors: String) -> Trust {
-        let overlap = if self.overlapped { OVERLAP.to_owned() } else { String::new() };
-        let reasons = [self.beyond.to_string(), errors, overlap].into_iter().filter(|r| !r.is_empty());
-        let reasons: Vec<String> = reasons.collect();
-        Trust {
-            status: if level == Level::Low { Status::Warning } else { Status::Ok },
-            confidence: format!("{level}: {}", reasons.join("; ")),
-            basis: self.basis.name().to_owned(),
-        }
+        (if self.overlapped { level.min(Level::Medium) } else { level }, errors)
     }
 }
 

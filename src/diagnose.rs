@@ -20,6 +20,7 @@ use crate::health::suspects::{KNOWN, Member, Suspect, infer};
 use crate::health::{self, Health, Limits, State};
 use crate::site::Site;
 use crate::validate::judged::{Asked, Judged, can_be_asked, judge};
+use crate::validate::said::Said;
 use crate::watch::Watch;
 
 /// Something that is not as it should be.
@@ -100,7 +101,7 @@ pub fn diagnose(site: &Site, measured: &ReadReport, watch: &Watch) -> Result<Out
     let judged = judge(measured, (&site.topology, &site.profile), launch, false, watch)?;
     let runs = health::runs_of(&judged.rows, &site.topology, &site.profile);
     let health = health::judge(&runs, Limits::default());
-    Ok(examine(&judged.rows, &site.topology, &site.profile, &health, watch))
+    Ok(examine((&judged.rows, &BTreeMap::new()), &site.topology, &site.profile, &health, watch))
 }
 
 /// Times of one collective over sizes, and the machine whose first ranks they are of.
@@ -114,6 +115,8 @@ pub(crate) struct Run<'t> {
     /// What bus bandwidth says of it.
     pub(crate) state: State,
     pub(crate) case: Case,
+    /// What NCCL said in its log.
+    pub(crate) said: Option<&'t Said>,
     pub(crate) topology: Cow<'t, Topology>,
 }
 
@@ -141,15 +144,15 @@ const CAUSES: u64 = 5;
 
 /// Looks into every run that is not as expected, and says first what is found in the slowest. What it finds is an error
 /// where a run is slow by its `state`: how slow it is counts, and not whether its cause has a name. Where that cannot
-/// tell, a cause that is certain is an error.
+/// tell, a cause that is certain is an error. `said` is what NCCL said of slow runs, by file.
 pub(crate) fn examine(
-    judged: &[Judged<'_>],
+    (judged, said): (&[Judged<'_>], &BTreeMap<String, Said>),
     topology: &Topology,
     profile: &Profile,
     health: &Health,
     watch: &Watch,
 ) -> Outcome {
-    let rows = runs(judged, topology, health);
+    let rows = runs((judged, said), topology, health);
     let mut outcome = look_into(rows.iter().map(|r| &r.run), profile, watch);
     let slowest = health.decisive().map(|(run, _)| (run.collective, run.ranks));
     outcome.anomalies.sort_by_key(|a| !slowest.is_some_and(|call| a.of.contains(&call)));
@@ -185,7 +188,14 @@ impl Outcome {
                     .to_owned(),
                 likely => format!("no cause is clearly likelier than the others: {likely}"),
             };
-            self.anomalies.push(Anomaly::new(Cause::Unknown.name(), true, faults, next_of_unknown(runs)));
+            let runs: Vec<&Run<'_>> = runs.collect();
+            let anomaly = match runs.iter().find_map(|run| run.sockets()) {
+                Some(said) => {
+                    Anomaly::new(Cause::TcpFallback.name(), true, format!("{said}; {faults}"), next_of_sockets())
+                }
+                None => Anomaly::new(Cause::Unknown.name(), true, faults, next_of_unknown(&runs)),
+            };
+            self.anomalies.push(anomaly);
         }
         self.anomalies.sort_by_key(|a| !a.error);
         self
@@ -197,20 +207,34 @@ impl Run<'_> {
         let host = |rank| self.topology.host_of(Rank(rank));
         (1..self.ranks.min(self.topology.ranks())).all(|rank| host(rank) == host(0))
     }
+
+    /// NCCL's words by which its data goes over TCP, in place of RDMA.
+    fn sockets(&self) -> Option<&str> {
+        self.said?.sockets.as_deref().filter(|_| !self.is_in_one_host())
+    }
 }
 
-/// What to run next where no cause is known.
-fn next_of_unknown<'r>(mut runs: impl Iterator<Item = &'r Run<'r>>) -> String {
-    let next = if runs.all(Run::is_in_one_host) {
+/// What to run next where a log says that data goes over TCP: nothing is left to confirm.
+fn next_of_sockets() -> String {
+    let next = Cause::TcpFallback.next();
+    next.split_once("; then ").map_or(next, |(_, then)| then).to_owned()
+}
+
+/// What to run next where no cause is known: a log is not asked for where there is one.
+fn next_of_unknown(runs: &[&Run<'_>]) -> String {
+    let log = runs.iter().find_map(|run| run.said).map_or(Cause::Unknown.next(), |said| said.lint.as_str());
+    let next = if runs.iter().all(|run| run.is_in_one_host()) {
         "measure pairs of its GPUs (`collcast bench --backend nccl --pairs`)"
     } else {
         "run halves of the hosts, and one host alone"
     };
-    format!("{}; {next}", Cause::Unknown.next())
+    format!("{log}; {next}")
 }
 
 /// Belief from which on a cause is worth a word.
 const CANDIDATE: f64 = 0.01;
+/// Times the median error of another candidate beyond which the likeliest is not named first.
+const FAR_WORSE: f64 = 3.0;
 /// What is no cause that could be looked for.
 const NO_CAUSE: [Cause; 2] = [Cause::Healthy, Cause::Unknown];
 
@@ -270,7 +294,11 @@ fn look_into<'r>(runs: impl Iterator<Item = &'r Run<'r>>, profile: &Profile, wat
 }
 
 /// Rows by run, repeats of a size as their median.
-fn runs<'j, 'a>(judged: &'j [Judged<'a>], topology: &'j Topology, health: &Health) -> Vec<RunRows<'j, 'a>> {
+fn runs<'j, 'a>(
+    (judged, said): (&'j [Judged<'a>], &'j BTreeMap<String, Said>),
+    topology: &'j Topology,
+    health: &Health,
+) -> Vec<RunRows<'j, 'a>> {
     let mut alike: HashMap<(&str, &str, Asked<'_>), Vec<usize>> = HashMap::new();
     for (index, j) in judged.iter().enumerate() {
         alike.entry((&j.row.origin.file, &j.row.run, Asked::of(j.row))).or_default().push(index);
@@ -308,8 +336,9 @@ fn runs<'j, 'a>(judged: &'j [Judged<'a>], topology: &'j Topology, health: &Healt
             (&run.file, &run.run, run.collective, run.ranks) == (&r.origin.file, &r.run, r.collective, r.ranks)
         };
         let state = health.runs.iter().filter(is_of).map(|run| run.state).max().unwrap_or(health.state);
-        let run = Run { name, run: r.run.clone(), ranks: r.ranks, state, case, topology: Cow::Borrowed(topology) };
-        Some(RunRows { rows, run })
+        let (run, said, topology) = (r.run.clone(), said.get(&r.origin.file), Cow::Borrowed(topology));
+        let said = said.filter(|_| state == State::Slow);
+        Some(RunRows { rows, run: Run { name, run, ranks: r.ranks, state, case, said, topology } })
     };
     groups.into_iter().filter_map(run).collect()
 }
@@ -359,10 +388,11 @@ fn by_cause(found: &[(&Run<'_>, Case, Diagnosis)], left_out: usize) -> Vec<Anoma
     for one in found {
         let cause = match finding(one.0, &one.2) {
             Finding::Healthy => continue,
-            Finding::Found => one.2.ranked[0].fault.cause(),
             // Where nothing is known to be slow, nothing is to be looked for.
             Finding::Unknown if one.0.state == State::Unsure => continue,
-            Finding::Unknown => Cause::Unknown,
+            _ => {
+                fitting(one.0, &one.2).or_else(|| one.0.sockets().map(|_| Cause::TcpFallback)).unwrap_or(Cause::Unknown)
+            }
         };
         causes.entry(cause).or_default().push(one);
     }
@@ -376,12 +406,16 @@ fn by_cause(found: &[(&Run<'_>, Case, Diagnosis)], left_out: usize) -> Vec<Anoma
             evidence.push(format!("{left_out} slow runs were not looked into"));
         }
         let mut suggestion = match cause {
-            Cause::Unknown => next_of_unknown(runs.iter().map(|r| r.0)),
+            Cause::Unknown => next_of_unknown(&runs.iter().map(|r| r.0).collect::<Vec<_>>()),
+            Cause::TcpFallback if runs.iter().any(|r| r.0.sockets().is_some()) => next_of_sockets(),
             known => known.next().to_owned(),
         };
         let ranked = &runs[0].2.ranked;
+        let candidates = || ranked.iter().filter(|c| c.belief >= CANDIDATE && !NO_CAUSE.contains(&c.fault.cause()));
         if cause == Cause::Unknown
-            && let Some(likely) = ranked.iter().find(|c| c.belief >= CANDIDATE && !NO_CAUSE.contains(&c.fault.cause()))
+            && let Some(likely) = candidates().next()
+            // What fits far worse than another is no first thing to look at.
+            && candidates().all(|other| likely.misfit < FAR_WORSE * other.misfit)
         {
             let likely = likely.fault.cause();
             suggestion += &format!("; first of all for {likely}: {}", likely.next());
@@ -389,7 +423,8 @@ fn by_cause(found: &[(&Run<'_>, Case, Diagnosis)], left_out: usize) -> Vec<Anoma
         // What these sizes cannot tell from it is looked for as well, where it is about as likely.
         let near = |c: &&collcast_sim::doctor::Candidate| c.belief >= ranked[0].belief / 2.0;
         let alike = ranked.iter().skip(1).filter(near).map(|c| c.fault.cause()).filter(|c| runs[0].2.alike.contains(c));
-        let alike: Vec<Cause> = if cause == Cause::Unknown { Vec::new() } else { alike.collect() };
+        let fits = fitting(runs[0].0, &runs[0].2).is_some();
+        let alike: Vec<Cause> = if fits { alike.collect() } else { Vec::new() };
         for other in &alike {
             suggestion += &format!("; for {other}: {}", other.next());
         }
@@ -433,11 +468,18 @@ fn finding(run: &Run<'_>, d: &Diagnosis) -> Finding {
     }
 }
 
+/// The cause whose curve fits a run, where one does: what its log says comes first.
+fn fitting(run: &Run<'_>, d: &Diagnosis) -> Option<Cause> {
+    let cause = d.ranked[0].fault.cause();
+    (finding(run, d) == Finding::Found && (cause.is_sockets() || run.sockets().is_none())).then_some(cause)
+}
+
 fn evidence(run: &Run<'_>, case: &Case, d: &Diagnosis) -> String {
     let first = &d.ranked[0];
     let worst = &case.points()[d.worst];
     let mut text = format!(
-        "{}: {:.1} times the expected time at {}, {} of {} sizes beyond the interval",
+        "{}{}: {:.1} times the expected time at {}, {} of {} sizes beyond the interval",
+        run.sockets().map_or_else(String::new, |said| format!("{said}; ")),
         run.name,
         worst.measured.as_us() / worst.expected.time.as_us(),
         worst.question.call.size().about(),
@@ -446,7 +488,7 @@ fn evidence(run: &Run<'_>, case: &Case, d: &Diagnosis) -> String {
     );
     let misfit = |cause: Cause| d.ranked.iter().find(|c| c.fault.cause() == cause).map_or(0.0, |c| c.misfit);
     let healthy = misfit(Cause::Healthy) * 100.0;
-    let named = finding(run, d) == Finding::Found;
+    let named = fitting(run, d).is_some();
     if named {
         let beside = first.floor.map_or_else(String::new, |us| format!(", beside a launch every {us} us,"));
         text += &format!(

@@ -347,6 +347,9 @@ fn hosts_by_kind(topology: &Topology) -> String {
 
 /// What a profile rests on, without the command that made it, which names every file.
 pub(crate) fn made_of(evidence: &str) -> String {
+    if let Some(values) = evidence.strip_prefix("none: ") {
+        return format!("nothing measured; {values}");
+    }
     let fitted = evidence.strip_prefix("collcast calibrate ").and_then(|command| command.split_once(": "));
     fitted.map_or_else(|| evidence.to_owned(), |(_, rows)| format!("fitted to {rows}"))
 }
@@ -366,7 +369,7 @@ pub fn assumptions(topology: &Topology, profile: &Profile, settings: &Settings, 
         format!(
             "profile {}{}: {}{}",
             profile.name,
-            if topology.profile.is_none() && profile.name == "prior" { " (the machine names none)" } else { "" },
+            if topology.profile.is_none() && profile.name == "prior" { ", since the machine names none" } else { "" },
             made_of(&profile.evidence),
             if basis == Basis::Extrapolated { "; EXTRAPOLATED beyond what it was made with" } else { "" }
         ),

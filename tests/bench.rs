@@ -144,13 +144,26 @@ fn launched_processes_say_what_is_missing() {
     }
 }
 
+/// Goal: results in types of 8 bits are checked.
+#[test]
+fn types_of_8_bits_are_checked() {
+    for dtype in ["int8", "uint8", "float8_e4m3", "float8_e5m2"] {
+        let args = ["bench", "h200x4", "-c", "all_reduce,all_gather", "-s", "4K", "--dtype", dtype, "--format", "json"];
+        let (code, out, err) = collcast(&[&args[..], &QUICK].concat(), &[]);
+        assert_eq!(code, 0, "{dtype}: {err}");
+        let result: serde_json::Value = serde_json::from_str(&out).expect(&err);
+        let rows = result["rows"].as_array().map_or(&[][..], Vec::as_slice);
+        assert!(rows.len() == 2 && rows.iter().all(|row| row["dtype"] == dtype && row["checked"] == 4 * 4096), "{out}");
+    }
+}
+
 /// Goal: bad requests are refused with what to do.
 #[test]
 fn bad_requests_are_refused() {
     let world = [("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")];
     for (args, env, says) in [
         (&["--dtype", "float64", "-s", "8"][..], &[][..], "float64"),
-        (&["--dtype", "f8e4m3", "-s", "8"], &[], "float8_e4m3"),
+        (&["--dtype", "f8e5m2", "-s", "8", "--ranks", "8"], &[], "a sum over 8 ranks is not exact in float8_e5m2"),
         (&["--op", "prod", "-s", "8"], &[], "prod"),
         (&["-s", "4G"], &[], "smaller --size"),
         (&["--budget", "0"], &[], "a time from 1ms"),

@@ -466,6 +466,7 @@ fn bad_input_is_refused() {
         (vec![data, "-t", "h200x2"], "4 ranks, `h200x2` has 2 GPUs"),
         (vec![data, "-t", "h200x4", "--hold-back", "runs"], "did you mean `run`?"),
         (vec![data, "-t", "h200x4", "--fit", "latency.nvlnk.ll"], "did you mean `latency.nvlink.ll`?"),
+        (vec![data, "-t", "h200x4", "--fit", "nosuch"], "`collcast profile show prior --all` lists them"),
         (vec![data, "-t", "h200x4", "--fit", "network.proxy"], "none of the parameters asked for"),
         (vec![data, "-t", "h200x4", "--min-size", "1G"], "no row of the measurements can be used"),
         (vec![data, "-t", "h200x4", "--min-size", "many"], "--min-size"),

@@ -125,6 +125,38 @@ fn repeats_stay_and_copies_are_told() {
     assert!(said("# B: ").ends_with("b.csv, 36 rows; 36 more were second copies of rows of its files"), "{out}");
 }
 
+/// Goal: a run with wrong values, or one that stopped, is no good one whatever its times: exit 1 and a case of its own; not
+/// so where it was the same before. A change that is certain but below the tolerance does not matter.
+#[test]
+fn wrong_values_and_failed_runs_fail() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(LOG)).unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let good = file("good.log", &log);
+    let wrong = file("wrong.log", &log.replacen("N/A", "3", 1));
+    assert_ne!(std::fs::read(&wrong).unwrap(), log.as_bytes());
+    let half: String = log.lines().take(30).map(|line| format!("{line}\n")).collect();
+    let crashed =
+        file("crashed.log", &(half.clone() + "vm: Test NCCL failure all_reduce.cu:44 'unhandled system error'\n"));
+    let cut = file("cut.log", &half);
+    for (bad, expected) in [(&wrong, "3 values were wrong"), (&crashed, "Test NCCL failure"), (&cut, "Out of bounds")] {
+        let (code, out, err) = collcast(&["compare", &good, bad, "--format", "junit"]);
+        assert_eq!(code, 1, "{out}{err}");
+        assert!(out.contains("failures=\"1\"") && out.contains("name=\"run_failed, "), "{out}");
+        assert!(out.contains(expected) && err.contains("failed: B is not as A was: "), "{out}{err}");
+        let (code, result) = json(&[bad, bad]);
+        assert_eq!((code, &result["overall"]["verdict"]), (0, &"no change".into()), "{result}");
+        assert_eq!(json(&[bad, &good]).0, 0);
+    }
+    let below = planted(folder.path(), 32 << 20..=4 << 30, 1.035);
+    assert_eq!(json(&[LOG, &below]).0, 0);
+    assert_eq!(json(&[LOG, &below, "--tolerance", "3%"]).0, 1);
+}
+
 /// Goal: parts of one file are compared, and the output says what differs.
 #[test]
 fn parts_of_one_file_are_compared() {
@@ -249,6 +281,7 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["compare", CSV, CSV, "--tolerance", "much"], &["--tolerance", "percentage"]),
         (&["compare", CSV, "--where-a", "in_place"], &["KEY=VALUE"]),
         (&["compare", CSV, "--where-a", "inplace=1"], &["did you mean `in_place`"]),
+        (&["compare", CSV, "--where-a", "foo=1"], &["rows have no `foo`\n"]),
         (&["compare", CSV, "--where-a", "in_place=2"], &["in_place is 0 or 1"]),
         (&["compare", CSV, "--where-a", "algorithm=rign"], &["did you mean `ring`"]),
         (&["compare", CSV, "--where-a", "size=1X"], &["1X", "size=1M:4G"]),

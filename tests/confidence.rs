@@ -105,3 +105,25 @@ fn intervals_on_cited_constants_are_those_of_published_runs() {
     assert_eq!(basis, "extrapolated");
     assert!(high / low > 2.0, "{low} to {high}");
 }
+
+/// Goal: what goes beyond all runs that are known is never said more narrowly than what does not, and no size is suddenly
+/// far surer than the one before it.
+#[test]
+fn intervals_widen_with_distance_and_narrow_with_size() {
+    let high = |nodes: u32, sizes: &[u64]| -> Vec<(f64, f64)> {
+        let site = SiteSpec::new("dgx-h100").nodes(nodes).load().unwrap();
+        let query = |&size| Query::new(&site, Collective::AllReduce, Bytes(size));
+        let request = forecast::Request { queries: sizes.iter().map(query).collect(), ..Default::default() };
+        let rows = forecast::forecast(&site, &request).unwrap().rows;
+        rows.iter().map(|row| (row.time_us, row.high_us)).collect()
+    };
+    let factor = |of: &[(f64, f64)]| of[0].1 / of[0].0;
+    for size in [8, 1 << 20] {
+        assert!(factor(&high(64, &[size])) > 0.999 * factor(&high(2, &[size])), "{size}");
+    }
+    let sizes: Vec<u64> = (4..41).map(|size| size << 25).collect();
+    let ends = high(1, &sizes);
+    for (size, pair) in sizes.iter().zip(ends.windows(2)) {
+        assert!(pair[1].1 > 0.9 * pair[0].1, "from {size} on: {pair:?}");
+    }
+}

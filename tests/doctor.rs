@@ -593,6 +593,27 @@ fn the_unexplained_is_sought_where_it_ran() {
     }
 }
 
+/// Goal: what NCCL says in the log of a slow run counts more than the curve of another fault, which is told beside it.
+/// Method: times of all calls in one channel; the log says Socket, on a machine with RDMA.
+#[test]
+fn a_log_counts_more_than_a_curve() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.log");
+    let (topology, profile, questions) = machine(("dgx-h100", 2, AR, false));
+    let changed = Fault::Channels(1).applied(&topology, &profile, &questions).unwrap().unwrap();
+    let times = curve(&changed).unwrap().0.unwrap();
+    let rows: Vec<(u64, f64)> = questions.iter().map(|q| q.call.size().0).zip(times).collect();
+    for (said, kind) in [("IB", "few_channels"), ("Socket", "tcp_fallback")] {
+        let line = format!("gpu01:10:10 [0] NCCL INFO Using network {said}\n");
+        std::fs::write(&path, line + &log(&["gpu01", "gpu02"], &rows)).unwrap();
+        let (_, out, err) = collcast(&["validate", path.to_str().unwrap(), "-t", "dgx-h100", "--format", "json"]);
+        let result: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+        let first = &result["anomalies"][0];
+        assert_eq!(first["kind"], kind, "{first}");
+        assert!(first["evidence"].as_str().unwrap().contains("few_channels") == (kind == "tcp_fallback"), "{first}");
+    }
+}
+
 /// Goal: a host whose runs have fewer sizes is not slow for that.
 /// Method: all pairs take twice the forecast up to 128 KiB and the forecast above; those of one host end there.
 #[test]

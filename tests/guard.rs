@@ -132,6 +132,52 @@ fn the_program_says_one_line() {
     assert!(code == 2 && err.contains("nothing says what is expected") && err.contains("--expect"), "{err}");
 }
 
+/// Goal: Prometheus takes the metrics of a run of several algorithms and protocols: no series is there twice.
+#[test]
+fn no_series_is_there_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (good, metrics) = (file("good.csv"), file("host.prom"));
+    let run = ["bench", "--ranks", "2", "-s", "64K,1M", "--algorithm", "ring,tree", "--protocol", "ll,simple"];
+    let run = [&run[..], &["--budget", "0.02"]].concat();
+    let (code, _, err) = collcast(&[&run[..], &["-o", &good]].concat());
+    assert_eq!(code, 0, "{err}");
+    let (code, _, err) = collcast(&[&run[..], &["--expect-from", &good, "--prometheus", &metrics]].concat());
+    assert!(code < 2, "{err}");
+    let text = std::fs::read_to_string(&metrics).unwrap();
+    let series: Vec<&str> =
+        text.lines().filter(|l| !l.starts_with('#')).filter_map(|l| Some(l.rsplit_once(' ')?.0)).collect();
+    let distinct: std::collections::BTreeSet<&&str> = series.iter().collect();
+    assert_eq!(distinct.len(), series.len(), "{text}");
+    assert!(text.contains("algorithm=\"tree\"") && text.contains("protocol=\"simple\""), "{text}");
+}
+
+/// Goal: of CPU threads that are slow, nobody is sent to look at GPUs; and an error names what was given.
+/// Method: the good run has a hundredth of its times, so that any other is slow.
+#[test]
+fn threads_are_no_gpus() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = folder.path().join("good.csv").to_str().unwrap().to_owned();
+    let run = ["bench", "--ranks", "2", "--quick", "--budget", "0.02"];
+    let (code, _, err) = collcast(&[&run[..], &["-o", &good]].concat());
+    assert_eq!(code, 0, "{err}");
+    let text = std::fs::read_to_string(&good).unwrap();
+    let at = text.lines().find_map(|line| line.split(',').position(|name| name == "time_us")).unwrap();
+    let faster = |line: &str| -> String {
+        let mut cells: Vec<String> = line.split(',').map(str::to_owned).collect();
+        if let Some(us) = cells.get(at).and_then(|cell| cell.parse::<f64>().ok()) {
+            cells[at] = (us / 100.0).to_string();
+        }
+        cells.join(",") + "\n"
+    };
+    std::fs::write(&good, text.lines().map(faster).collect::<String>()).unwrap();
+    let (code, out, err) = collcast(&[&run[..], &["--expect-from", &good]].concat());
+    assert!(code == 1 && err.contains("failed: slow"), "{out}{err}");
+    assert!(!err.contains("GPU") && !err.contains("nvidia-smi"), "{err}");
+    let (code, _, err) = collcast(&["bench", "--ranks", "3", "--quick", "--budget", "0.02", "--expect-from", &good]);
+    assert!(code == 2 && err.contains(&good) && !err.contains("--against"), "{err}");
+}
+
 /// Goal: the Slurm prolog drains a host that is slow or has lost GPUs, lets jobs through where collcast says nothing of
 /// the host, with a line that says why, and leaves jobs without GPUs alone.
 /// Method: the script under bash, with a program on PATH that ends as collcast would; and with none.
@@ -140,22 +186,30 @@ fn the_program_says_one_line() {
 fn the_prolog_drains_what_is_unfit() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("collcast");
+    let plant = |name: &str, text: &str| {
+        let program = folder.path().join(name);
+        std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    plant("nvidia-smi", "echo 'GPU 0: a'\necho 'GPU 1: b'");
+    plant("logger", "exit 0");
+    let metrics = folder.path().join("host.prom");
     let prolog = |code: Option<u8>, gpus: Option<&str>| {
         if let Some(code) = code {
-            std::fs::write(&program, format!("#!/bin/sh\necho \"ran $*\" >&2\nexit {code}\n")).unwrap();
-            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            plant("collcast", &format!("echo \"ran $*\" >&2\nexit {code}"));
         }
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/ci/slurm-prolog.sh");
         let mut command = std::process::Command::new("bash");
         let path = format!("{}:/usr/bin:/bin", folder.path().display());
         command.arg(script).env("PATH", path).env("COLLCAST_GOOD", "/none").env_remove("COLLCAST_ALWAYS");
+        command.env("COLLCAST_METRICS", &metrics).env("COLLCAST_BIN", "/none");
         command.env_remove("SLURM_JOB_GPUS").envs(gpus.map(|gpus| ("SLURM_JOB_GPUS", gpus)));
         let out = command.output().unwrap();
         (out.status.code().unwrap(), String::from_utf8(out.stderr).unwrap())
     };
     let (code, err) = prolog(None, Some("0,1"));
     assert!(code == 0 && err.contains("not judged, exit code 127: collcast cannot be started"), "{err}");
+    std::fs::remove_file(&metrics).unwrap();
     for (ends, expected, said) in [
         (0, 0, "ran bench -t dgx-h100 --backend nccl --quick --expect dgx-h100"),
         (1, 1, "ran bench"),
@@ -167,8 +221,68 @@ fn the_prolog_drains_what_is_unfit() {
         let (code, err) = prolog(Some(ends), Some("0,1"));
         assert!(code == expected && err.contains(said), "{ends}: {code} {err}");
         assert_eq!(err.contains("not judged"), expected == 0 && ends != 0, "{err}");
+        // collcast writes the others.
+        let written = std::fs::read_to_string(&metrics).is_ok_and(|text| text == "collcast_ok 0\n");
+        assert_eq!(written, !matches!(ends, 0 | 1), "{ends}");
+        let _ = std::fs::remove_file(&metrics);
     }
-    assert_eq!(prolog(Some(1), None), (0, String::new()));
+    // Beside other jobs nothing is judged.
+    for (gpus, expected) in [(None, 0), (Some("1"), 0), (Some("0,1"), 1), (Some("0-1"), 1)] {
+        let (code, err) = prolog(Some(1), gpus);
+        assert!(code == expected && err.is_empty() == (expected == 0), "{gpus:?}: {code} {err}");
+    }
+    // As Slurm starts it.
+    let mut command = std::process::Command::new("/bin/bash");
+    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/ci/slurm-prolog.sh")).env_clear();
+    command.env("COLLCAST_BIN", folder.path()).env("COLLCAST_ALWAYS", "1").env("COLLCAST_METRICS", &metrics);
+    let out = command.output().unwrap();
+    assert!(out.status.code() == Some(1) && out.stderr.starts_with(b"ran bench"), "{out:?}");
+}
+
+/// Goal: the DaemonSet measures where no job has the GPUs, and says that a node is unfit where nvidia-smi or collcast fail.
+/// Method: its script under bash, with programs on PATH that answer as nvidia-smi and collcast would, and a `sleep` that
+/// ends it.
+#[test]
+#[cfg(unix)]
+fn the_daemon_set_leaves_jobs_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let manifest = include_str!("../examples/ci/kubernetes-guard.yaml");
+    assert!(manifest.contains("      hostPID: true\n"));
+    let lines = manifest.lines().skip_while(|line| line.trim() != "- |").skip(1);
+    let script: String =
+        lines.take_while(|line| line.starts_with("              ")).map(|line| format!("{line}\n")).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let metrics = folder.path().join("collcast.prom");
+    let script = script.replace("/metrics/", &format!("{}/", folder.path().display()));
+    let fails = "echo 'Failed to initialize NVML'; exit 17";
+    for (apps, used, ends, ran, written) in [
+        ("", "echo '0, 4'; echo '0, 600'", 0, true, "collcast_ok 1\n"),
+        ("", "echo '[N/A], [N/A]'", 1, true, "collcast_ok 1\n"),
+        ("", "echo '0, 4'", 2, true, "collcast_ok 0\n"),
+        ("", "echo '0, 4'", 3, true, "collcast_ok 0\n"),
+        ("", "echo '0, 4'", 124, true, "collcast_ok 0\n"),
+        ("echo 4711", "echo '0, 4'", 1, false, "collcast_ok 1\n"),
+        ("", "echo '0, 4'; echo '97, 4'", 1, false, "collcast_ok 1\n"),
+        ("", "echo '0, 60000'", 1, false, "collcast_ok 1\n"),
+        (fails, fails, 0, false, "collcast_ok 0\n"),
+        ("", fails, 0, false, "collcast_ok 0\n"),
+    ] {
+        for (name, text) in [
+            ("nvidia-smi", format!("case $1 in *apps*) {apps}\n;; *) {used}\n;; esac")),
+            ("collcast", format!("echo \"ran $*\" >&2\nexit {ends}")),
+            ("sleep", "kill $PPID".to_owned()),
+        ] {
+            let program = folder.path().join(name);
+            std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        std::fs::write(&metrics, "collcast_ok 1\n").unwrap();
+        let path = format!("{}:/usr/bin:/bin", folder.path().display());
+        let out = std::process::Command::new("bash").args(["-c", &script]).env("PATH", path).output().unwrap();
+        let err = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(err.contains("ran bench -t dgx-h100"), ran, "{apps} {used} {ends}: {err}");
+        assert_eq!(std::fs::read_to_string(&metrics).unwrap(), written, "{apps} {used} {ends}: {err}");
+    }
 }
 
 /// Goal: a host that is judged and has no GPU is unfit, with exit code 1 and the metric that says so; one that is only

@@ -124,6 +124,7 @@ fn gates_judge_something() {
         let (code, result) = validate(&slow, &["--gpus", "4", "--no-doctor", gate, "50%"]);
         assert_eq!(code, 1, "{gate}");
         assert!(result["verdict"]["sentence"].as_str().unwrap().contains("no row could be judged"));
+        assert_eq!(result["verdict"]["confidence"], "low: nothing was judged");
     }
 }
 

@@ -186,12 +186,7 @@ struct Judged {
 }
 
 /// Published runs of which the doctor says that something is broken, what, and why they are as slow.
-const BROKEN: [(&str, &str, &str); 3] = [
-    (
-        "alps_gh200_2n_allreduce_tcp",
-        "nics_idle",
-        "the source says that the optimised path was off; that one of four NICs carried sockets fits, and nobody says it",
-    ),
+const BROKEN: [(&str, &str, &str); 2] = [
     (
         "aws_g4dn_2n1g_allreduce_efa",
         "management_network",

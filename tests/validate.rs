@@ -287,6 +287,30 @@ fn forecasts_are_read_back_as_themselves() {
     }
 }
 
+/// Goal: ranks that ran on other GPUs than the first ones are forecast on theirs, where `--placement` says which.
+#[test]
+fn ranks_are_judged_where_they_were_placed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("placed.csv");
+    let placed = ["--nodes", "2", "--placement", "0-3,12-15"];
+    let sweep = ["sweep", "dgx-h100", "-s", "256M", "--algorithm", "ring", "--protocol", "simple", "--format", "json"];
+    let (code, out, err) = collcast(&[&sweep[..], &placed].concat());
+    assert_eq!(code, 0, "{err}");
+    let us = serde_json::from_str::<Value>(&out).unwrap()["rows"][0]["time_us"].as_f64().unwrap();
+    let error = |hosts: &str, placed: &[&str]| {
+        let columns = "collective,ranks,nodes,algorithm,protocol,size_bytes,time_us";
+        std::fs::write(&path, format!("{columns}\nall_reduce,8,{hosts},ring,simple,{},{us}\n", 256 << 20)).unwrap();
+        let args = ["validate", path.to_str().unwrap(), "-t", "dgx-h100", "--no-doctor", "--format", "json"];
+        let (_, out, err) = collcast(&[&args, placed].concat());
+        serde_json::from_str::<Value>(&out).expect(&err)["rows"][0]["error"].as_f64().unwrap()
+    };
+    // Two hosts with four ranks each are not two hosts of four GPUs.
+    let errors = [error("", &placed), error("2", &placed), error("", &placed[..2])];
+    assert!(errors[0].abs() < 1e-6 && errors[1].abs() < 1e-6 && errors[2] < -0.2, "{errors:?}");
+    let (code, _, err) = collcast(&["validate", path.to_str().unwrap(), "-t", "dgx-h100", "--placement", "99"]);
+    assert!(code == 2 && err.contains("--placement") && err.contains("GPU 99"), "{err}");
+}
+
 /// Goal: rows of more channels than NCCL takes by itself are forecast on as many, and a call of all 28 is faster than of 24, as
 /// it was.
 #[test]
@@ -332,7 +356,7 @@ fn log(sizes: &str, (gpu, hosts): (&str, [usize; 2]), times: impl Fn(u64) -> f64
 }
 
 /// Goal: a machine is called slow by one large size, and is not judged where the run is of other GPUs, of hosts that differ, or
-/// faster than such a machine can be; one size far off is named.
+/// faster than such a machine can be; one size far off is named, and so are sizes in the middle that nobody can judge.
 #[test]
 fn runs_of_other_machines_are_not_judged() {
     const H100: (&str, [usize; 2]) = ("NVIDIA H100 80GB HBM3", [8, 8]);
@@ -344,6 +368,7 @@ fn runs_of_other_machines_are_not_judged() {
         (code, format!("{out}{err}"))
     };
     let sizes = "1M:8G:2";
+    let middle = |times| log(sizes, H100, move |size| if (4 << 20..=256 << 20).contains(&size) { times } else { 1.0 });
     for (text, expected, parts) in [
         (log(sizes, H100, |_| 1.0), 0, &["ok: healthy"][..]),
         (log("8G", H100, |_| 2.0), 1, &["failed: slow", "50%"]),
@@ -356,6 +381,8 @@ fn runs_of_other_machines_are_not_judged() {
             0,
             &["cannot tell", "1 GiB alone reaches 33%"],
         ),
+        (middle(1.4), 0, &["ok: healthy", "; but 8 MiB to 512 MiB reaches 71%, as healthy machines may (64% or more)"]),
+        (middle(1.53), 0, &["cannot tell", "; but 8 MiB to 512 MiB reaches 65%", "NCCL_DEBUG_SUBSYS=TUNING"]),
     ] {
         let (code, said) = said(&text);
         assert_eq!(code, expected, "{said}");
@@ -519,4 +546,63 @@ fn annotations_name_their_file() {
     assert!(!errors.is_empty() && errors.iter().all(|line| line.contains("sick.csv::")), "{errors:?}");
     let one = said(&folder.path().join("sick.csv").display().to_string());
     assert!(one.contains("title=4 ranks%2C large sizes::"), "{one}");
+}
+
+/// The published rows of two hosts of H100, with their times changed by size, and what describes them beside these.
+fn changed(folder: &std::path::Path, name: &str, time_us: impl Fn(u64, f64) -> f64) -> String {
+    let source = "tests/data/published/nebius_h100_2n_allreduce";
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let rows = std::fs::read_to_string(root.join(format!("{source}.csv"))).unwrap();
+    let row = |line: &str| -> String {
+        let mut cells: Vec<String> = line.split(',').map(str::to_owned).collect();
+        if let (Ok(size), Ok(us)) = (cells[6].parse(), cells[7].parse()) {
+            cells[7] = format!("{:.2}", time_us(size, us));
+            (cells[8], cells[9]) = (String::new(), String::new());
+        }
+        cells.join(",") + "\n"
+    };
+    let path = folder.join(format!("{name}.csv"));
+    std::fs::write(&path, rows.lines().map(row).collect::<String>()).unwrap();
+    std::fs::copy(root.join(format!("{source}.toml")), path.with_extension("toml")).unwrap();
+    path.display().to_string()
+}
+
+/// Goal: a size is not slow that reaches what healthy machines may, and a run is slow from where no size behind it passes.
+#[test]
+fn what_healthy_machines_reach_is_not_slow() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = changed(folder.path(), "half", |size, us| if size >= 16 << 20 { 2.0 * us } else { us });
+    let (code, out, err) = collcast(&["validate", &path, "--format", "json"]);
+    assert!(code == 1 && err.contains("; it is slow from 16 MiB on"), "{err}");
+    let result: Value = serde_json::from_str(&out).unwrap();
+    for row in result["sizes"].as_array().unwrap() {
+        let (busbw, low) = (row["busbw_gbps"].as_f64().unwrap(), row["low_gbps"].as_f64().unwrap());
+        assert!(row["state"] != "slow" || busbw < low, "{row}");
+        assert!(row["state"] == "slow" || row["size_bytes"].as_u64() < Some(16 << 20), "{row}");
+    }
+}
+
+/// Goal: one size that takes 2.5 times as long between good ones is in the verdict and makes it less sure, beside a forecast and
+/// beside a good run.
+#[test]
+fn a_size_far_off_by_itself_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = changed(folder.path(), "one", |size, us| if size == 64 << 20 { 2.5 * us } else { us });
+    let good = changed(folder.path(), "good", |_, us| us);
+    for (more, told) in [(&[][..], "; but 64 MiB reaches 40%"), (&["--against", &good], "; but 64 MiB reaches 40%")] {
+        let (code, out, err) = collcast(&[&["validate", &one][..], more].concat());
+        assert!(code == 0 && err.contains(told) && err.contains("confidence: medium"), "{more:?} {out}{err}");
+    }
+    let (_, _, err) = collcast(&["validate", &good]);
+    assert!(err.contains("confidence: high") && !err.contains("; but"), "{err}");
+}
+
+/// Goal: of candidates, one that fits far worse than another is not the first thing to look at. Method: 60 us more a call.
+#[test]
+fn a_candidate_that_fits_badly_is_not_named_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = changed(folder.path(), "late", |_, us| us + 60.0);
+    let (code, out, err) = collcast(&["validate", &path]);
+    assert!(code == 1 && out.contains("candidates: ") && out.contains("launch_bound"), "{out}{err}");
+    assert!(!out.contains("first of all") && !err.contains("first of all"), "{out}{err}");
 }

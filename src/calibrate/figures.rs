@@ -8,7 +8,7 @@ use collcast_sim::profile::Profile;
 use serde::Serialize;
 
 use super::rows::Usable;
-use crate::statistics::{mean, quantile};
+use crate::statistics::{mean, median, quantile};
 
 /// A constant that was to be fitted.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -136,10 +136,9 @@ pub(super) fn groups(study: &Study<'_>, fit: &Fit, unseen: Option<&Crossed>, pro
 /// Of rows whose classes have enough others: the share inside of their intervals, and the median width.
 fn covered(inside: &[Option<(bool, f64)>], rows: &[usize]) -> Option<(f64, f64)> {
     let known: Vec<(bool, f64)> = rows.iter().filter_map(|&r| inside[r]).collect();
-    let mut widths: Vec<f64> = known.iter().map(|c| c.1).collect();
-    widths.sort_by(f64::total_cmp);
+    let widths: Vec<f64> = known.iter().map(|c| c.1).collect();
     let share = mean(known.iter().map(|c| f64::from(u8::from(c.0))));
-    (!known.is_empty()).then(|| (share, quantile(&widths, 0.5)))
+    (!known.is_empty()).then(|| (share, median(widths)))
 }
 
 fn nccl(samples: &[Sample], rows: &[usize]) -> Option<f64> {

@@ -179,7 +179,7 @@ fn check_names(request: &Request) -> Result<(), Error> {
     for (flag, name) in fit.chain(request.keep.iter().map(|name| ("--keep", name))) {
         if !Constant::ALL.iter().any(|c| c.name().starts_with(name.as_str())) {
             let hint = Constant::near(name).map_or_else(
-                || "`sim/profiles/prior.toml` lists all of them".to_owned(),
+                || "`collcast profile show prior --all` lists them".to_owned(),
                 |near| format!("did you mean `{near}`?"),
             );
             return Err(Error::usage(format!("{flag}: there is no parameter `{name}`"), hint));

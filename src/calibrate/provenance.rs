@@ -83,8 +83,8 @@ fn command(request: &Request) -> String {
     text
 }
 
-/// The profile of a fit as TOML, values with four decimals, which serde would write otherwise: a line for each parameter that was
-/// fitted, and that another profile below it set where that is no built-in one.
+/// The profile of a fit as TOML, with fewer digits than serde would write: a line for each parameter that was fitted, and that
+/// another profile below it set where that is no built-in one.
 pub(super) fn profile_text(profile: &Profile, fit: &Fit) -> String {
     let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
     let list = |items: Vec<String>| format!("[{}]", items.iter().map(|i| quoted(i)).collect::<Vec<_>>().join(", "));
@@ -120,16 +120,7 @@ pub(super) fn profile_text(profile: &Profile, fit: &Fit) -> String {
         told.extend(Constant::ALL.iter().filter(set));
     }
     for constant in told {
-        let p = &profile[constant];
-        let interval = p.interval.map_or_else(String::new, |[low, high]| format!(", interval = [{low:.4}, {high:.4}]"));
-        let origin = toml::Value::try_from(p.origin).map_or_else(|_| String::new(), |v| v.to_string());
-        let _ = writeln!(
-            text,
-            "{} = {{ value = {:.4}, origin = {origin}, source = {}{interval} }}",
-            quoted(constant.name()),
-            p.value,
-            quoted(&p.source)
-        );
+        let _ = writeln!(text, "{}", profile[constant].line(constant));
     }
     text
 }

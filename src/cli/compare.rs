@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use collcast::Error;
-use collcast::compare::{Change, Condition, Request, Set, compare};
+use collcast::compare::{Condition, Request, Set, compare};
 use collcast::values::percent;
 use collcast::views::{only, shorten};
 
@@ -16,10 +16,11 @@ use super::selectors::ReadArgs;
     after_help = "Rows are matched by collective, ranks, size and every setting that the sources name. A setting with \
 one value throughout A and another throughout B is what is compared: the first lines say so. Rows \
 alike are repeats: their median counts, and how far they lie apart; without repeats the known \
-noise of the launch mode does. Medians over neighbouring sizes decide, not single rows. With \
-nothing changed, a report says `slower` with a chance below 2%.
+noise of the launch mode does. Medians over neighbouring sizes decide, not single rows, until both \
+have five runs. With nothing changed, a report says `slower` with a chance below 2%. Exit 1 where B \
+is slower, or has wrong values, a failed or a cut run where A has none.
 
-  slower       all of the interval is above 1, and reaches the tolerance
+  slower       all of the interval is above 1, and the ratio is at the tolerance or above
   no change    all of the interval is within the tolerance
   cannot tell  else: repeat the runs (a folder of logs is one set)
 
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
         _ => {}
     }
     args.output.print(&report, None)?;
-    Ok(Code::from(u8::from(outcome.change() == Change::Slower)))
+    Ok(Code::from(u8::from(outcome.failed())))
 }
 
 fn request(args: &Args) -> Result<Request, Error> {

@@ -16,7 +16,7 @@ use collcast_sim::collective::UnknownName;
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, write};
 use super::progress::watched;
-use super::selectors::{GateArgs, Named, ReadArgs, profile_folders};
+use super::selectors::{GateArgs, Named, PlacementArgs, ReadArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -51,13 +51,15 @@ pub(crate) struct Args {
     /// GPUs of each host, from the first
     #[arg(long, value_name = "N", help_heading = "Machine")]
     gpus: Option<u32>,
+    #[command(flatten)]
+    placement: PlacementArgs,
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',', help_heading = "Machine")]
     profile: Vec<String>,
     /// Read tables of kernels (docs/formats.md): judge them by this GPU, which is a100, h100, h100-500w, h200, b200, gb200, or a TOML file
     #[arg(long, value_name = "GPU", help_heading = "Machine", conflicts_with_all = [
-        "topology", "nodes", "gpus", "profile", "launch", "fail_below", "require_pass", "against", "history", "next_runs", "closest",
-        "no_doctor", "plots", "collective", "allow_predicted",
+        "topology", "nodes", "gpus", "placement", "profile", "launch", "fail_below", "require_pass", "against", "history",
+        "next_runs", "closest", "no_doctor", "plots", "collective", "allow_predicted",
     ])]
     compute: Option<String>,
     /// How kernels are started: the launch mode of rows that do not say theirs
@@ -118,6 +120,7 @@ impl Args {
             topology: self.topology.clone(),
             nodes: self.nodes,
             gpus: self.gpus,
+            placement: self.placement.read()?,
             profiles: self.profile.clone(),
             profile_folders: profile_folders()?,
             launch: self.launch.as_deref().map(|text| text.parse().map_err(unknown)).transpose()?,
@@ -156,6 +159,7 @@ impl Args {
             ("--host-names", text(&self.host_names)),
             ("--nodes", number(self.nodes)),
             ("--gpus", number(self.gpus)),
+            ("--placement", text(&self.placement.placement)),
             ("--launch", text(&self.launch)),
             ("-c", self.read.collective.clone()),
             ("--fail-below", text(&self.gate.fail_below)),
@@ -253,8 +257,17 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         return judge_kernels(args, gpu);
     }
     if !args.against.is_empty() {
-        let of_forecasts =
-            ["--max-error", "--topology", "--nodes", "--gpus", "--profile", "--closest", "--model-errors", "--plots"];
+        let of_forecasts = [
+            "--max-error",
+            "--topology",
+            "--nodes",
+            "--gpus",
+            "--placement",
+            "--profile",
+            "--closest",
+            "--model-errors",
+            "--plots",
+        ];
         given.without(&of_forecasts, "--against takes a run in place of a forecast", "leave it out, or --against")?;
     }
     let request = args.request()?;

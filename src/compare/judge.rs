@@ -6,18 +6,17 @@
 //!
 //! - **band**: the median of all rows of a size band;
 //! - **row**: the median of five neighbouring sizes around it, so that a change at three
-//!   sizes or more is found. A row of three runs on both sides stands for itself, and so does a
+//!   sizes or more is found. A row of five runs on both sides stands for itself, and so does a
 //!   row above 16 MiB that takes 1.75 times as long: noise there is below 1%.
 //!
-//! The interval of a median over n rows is `+- z * sqrt(r * offset + k * 1.57 row / n)`, with the
-//! variances of a single measurement, k = 1/repeats of A + 1/repeats of B, and r the same of the
-//! runs that the repeats are from. `1.57` is pi/2, the price of a median over a mean. The variances are those of [`crate::noise`], updated by the
-//! repeats that there are. z is such that all intervals of a report hold together: with
-//! nothing changed, a report says `slower` with a probability below 1% for all bands and 1%
-//! for all rows together (Bonferroni), however many it has.
+//! The interval of a median over n rows is `+- t * sqrt(sum over A and B of m(runs) * offset + m(n) * m(repeats) * row)`,
+//! with the variances of a single measurement on each side, and m the variance of a median of so many. Those variances are
+//! the known ones of [`crate::noise`], and what the repeats of that side show where that is more. t is Student's, with
+//! Welch's degrees of freedom, and such that all intervals of a report hold together: with nothing changed, a report says
+//! `slower` with a probability below 1% for all bands and 1% for all rows together (Bonferroni), however many it has.
 //!
-//! A verdict reads off the interval: `slower` where all of it lies above 1 and it reaches the
-//! tolerance, `no change` where all of it is within the tolerance, else `cannot tell`.
+//! A verdict reads off the interval: `slower` where all of it lies above 1 and the ratio itself is at the tolerance or
+//! beyond, `no change` where all of it is within the tolerance, else `cannot tell`.
 
 use std::collections::BTreeMap;
 
@@ -27,15 +26,18 @@ use serde::Serialize;
 use super::sets::{Curve, Pair, Run, Sample, Series};
 use crate::bands::{BANDS, band};
 use crate::noise::{Noise, TAIL, known};
-use crate::statistics::{median, robust_deviation, upper_quantile};
+use crate::statistics::{mean, median, robust_deviation, student_quantile, variance_of_median};
 
 /// Chance that a report is wrong about anything, where nothing changed: half for the bands,
 /// half for the rows; on one side.
 pub const FAMILY_ERROR: f64 = 0.02;
 /// Sizes of which a row's verdict takes the median.
 const NEIGHBOURS: usize = 5;
-/// Rows, or runs of each, below which noise that is not normal could pass for a change.
+/// Rows, or runs of each, below which noise that is not normal could pass for a change of a band.
 const ENOUGH: usize = 3;
+/// Runs of both sides from which on a row stands for itself: one time in twenty is far out, and of many rows of three runs some
+/// have two of these.
+const ALONE: usize = 5;
 /// Change of each of several large sizes from which on they agree: two at once that are off by half are no disturbance. Our
 /// estimate.
 const AGREED: f64 = 1.5;
@@ -44,6 +46,9 @@ const LARGE: u8 = 2;
 /// Repeats that the known noise counts for beside the user's own: with six runs of the same
 /// thing, the user's own machine has the larger say.
 const PRIOR: f64 = 4.0;
+/// Of how many values the deviation is as well known that the median of deviations is made of, as a part of theirs: P. J.
+/// Rousseeuw and C. Croux, "Alternatives to the median absolute deviation", JASA 88 (1993).
+const EFFICIENCY: f64 = 0.37;
 
 /// What is said of a row or a band, worst first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -100,13 +105,13 @@ impl Ratio {
     }
 
     fn change(self, tolerance: f64) -> Change {
-        let limit = 1.0 + tolerance;
-        // A change of just the tolerance must not hang on the last digit.
-        let reaches = |slowdown: f64| slowdown >= limit * (1.0 - 1e-9);
+        // To the three digits that are printed: a change of just the tolerance must not hang on further ones.
+        let printed = |ratio: f64| (ratio * 1e3).round();
+        let reaches = |slowdown: f64| printed(slowdown) >= printed(1.0 + tolerance);
         match self {
             r if r.low == 1.0 && r.high == 1.0 => Change::Same,
-            r if r.low > 1.0 && reaches(r.high) => Change::Slower,
-            r if r.high < 1.0 && reaches(1.0 / r.low) => Change::Faster,
+            r if r.low > 1.0 && reaches(r.value) => Change::Slower,
+            r if r.high < 1.0 && reaches(1.0 / r.value) => Change::Faster,
             r if !reaches(r.high) && !reaches(1.0 / r.low) => Change::Same,
             _ => Change::CannotTell,
         }
@@ -179,87 +184,123 @@ pub(super) fn judge(curves: &[Curve], tolerance: f64, between: Between) -> Vec<B
         .flat_map(|curve| curve.pairs.chunk_by(|a, b| band(a.size) == band(b.size)).map(move |pairs| (curve, pairs)))
         .collect();
     let rows: usize = split.iter().map(|(_, pairs)| pairs.len()).sum();
-    let z = |tests: usize| upper_quantile(FAMILY_ERROR / 2.0 / tests.max(1) as f64);
-    let (z_band, z_row) = (z(split.len()), z(rows));
+    let chance = |tests: usize| FAMILY_ERROR / 2.0 / tests.max(1) as f64;
+    let (of_band, of_row) = (chance(split.len()), chance(rows));
     split
         .into_iter()
         .map(|(curve, pairs)| {
             let band = band(pairs[0].size);
             let noise = if exact { Noise { offset: 0.0, row: 0.0 } } else { known(&curve.launches, band) };
-            let variance = match between {
-                Between::Same => Variance { offset: 0.0, row: 0.0 },
-                _ => Variance::of(pairs, noise),
+            let spread = match between {
+                Between::Same => [Spread::of(None, None, noise); 2],
+                _ => Spread::of_sides(pairs, noise),
             };
-            let test = Test { pairs, variance, tolerance, exact };
-            test.band(&curve.series, band, z_band, z_row)
+            let test = Test::new(pairs, spread, tolerance, exact);
+            test.band(&curve.series, band, of_band, of_row)
         })
         .collect()
 }
 
-/// Variances of the logarithm of a single measurement.
+/// A variance, and the degrees of freedom that it is known by.
 #[derive(Clone, Copy, Debug)]
 struct Variance {
-    offset: f64,
-    row: f64,
+    value: f64,
+    freedom: f64,
 }
 
 impl Variance {
-    /// Known noise, updated by how far the repeats lie apart.
-    fn of(pairs: &[Pair], noise: Noise) -> Self {
-        let (mut squares, mut offset_freedom, mut row_freedom) = (0.0, 0.0, 0.0);
-        let mut residuals: Vec<f64> = Vec::new();
-        for side in 0..2 {
-            // Of each run, how far its rows lie from the mean of all runs.
-            let mut runs: BTreeMap<&Run, Vec<(f64, f64)>> = BTreeMap::new();
-            let mut freedom = 0.0;
-            for samples in pairs.iter().map(|pair| &pair.samples[side]).filter(|samples| samples.len() > 1) {
-                let count = samples.len() as f64;
-                let mean = samples.iter().map(|s| s.log).sum::<f64>() / count;
-                freedom += count - 1.0;
-                for sample in samples {
-                    let unbiased = (count / (count - 1.0)).sqrt();
-                    runs.entry(&sample.run).or_default().push((sample.log - mean, unbiased));
-                }
-            }
-            if runs.is_empty() {
-                continue;
-            }
-            let offsets = runs.len() as f64 - 1.0;
-            for rows in runs.values() {
-                let offset = median(rows.iter().map(|r| r.0).collect());
-                squares += offset * offset;
-                residuals.extend(rows.iter().map(|(log, unbiased)| (log - offset) * unbiased));
-            }
-            offset_freedom += offsets;
-            row_freedom += (freedom - offsets).max(0.0);
-        }
+    /// What repeats show, with the known variance, which never makes it smaller: a machine may have more noise than ours.
+    fn joined(own: Option<Self>, known: f64) -> Self {
+        let Some(own) = own else { return Self { value: known, freedom: f64::INFINITY } };
+        let freedom = PRIOR + own.freedom;
+        let value = (PRIOR * known + own.freedom * own.value) / freedom;
+        Self { value: value.max(own.value), freedom }
+    }
+
+    fn times(self, factor: f64) -> Self {
+        Self { value: self.value * factor, ..self }
+    }
+}
+
+/// Variances of the logarithm of a single measurement of one side.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    offset: Variance,
+    row: Variance,
+}
+
+impl Spread {
+    fn of(offset: Option<Variance>, row: Option<Variance>, noise: Noise) -> Self {
         // The known noise is that of a difference of two.
-        let prior = |deviation: f64| PRIOR * deviation * deviation / 2.0;
-        Self {
-            offset: (prior(noise.offset) + squares) / (PRIOR + offset_freedom),
-            row: (prior(noise.row) + row_freedom * robust_deviation(residuals).powi(2)) / (PRIOR + row_freedom),
+        let known = |deviation: f64| deviation * deviation / 2.0;
+        Self { offset: Variance::joined(offset, known(noise.offset)), row: Variance::joined(row, known(noise.row)) }
+    }
+
+    /// Those of A and of B; a side without repeats has what the other shows.
+    fn of_sides(pairs: &[Pair], noise: Noise) -> [Self; 2] {
+        let [(offset_a, row_a), (offset_b, row_b)] = [0, 1].map(|side| repeats(pairs, side));
+        [
+            Self::of(offset_a.or(offset_b), row_a.or(row_b), noise),
+            Self::of(offset_b.or(offset_a), row_b.or(row_a), noise),
+        ]
+    }
+}
+
+/// How far repeats of one side lie apart: their runs as wholes, and single rows of these. None of what was not repeated.
+fn repeats(pairs: &[Pair], side: usize) -> (Option<Variance>, Option<Variance>) {
+    // Of each run, how far its rows lie from the mean of all runs.
+    let mut runs: BTreeMap<&Run, Vec<f64>> = BTreeMap::new();
+    let (mut count, mut freedom) = (0.0, 0.0);
+    for samples in pairs.iter().map(|pair| &pair.samples[side]).filter(|samples| samples.len() > 1) {
+        let mean = samples.iter().map(|s| s.log).sum::<f64>() / samples.len() as f64;
+        count += samples.len() as f64;
+        freedom += samples.len() as f64 - 1.0;
+        for sample in samples {
+            runs.entry(&sample.run).or_default().push(sample.log - mean);
         }
     }
+    let of_runs = runs.len().saturating_sub(1) as f64;
+    let (mut squares, mut residuals) = (0.0, Vec::new());
+    for rows in runs.into_values() {
+        let offset = median(rows.clone());
+        squares += offset * offset;
+        residuals.extend(rows.into_iter().map(|log| log - offset));
+    }
+    let freedom = freedom - of_runs;
+    let offset = (of_runs > 0.0).then(|| Variance { value: squares / of_runs, freedom: of_runs });
+    let row = (freedom > 0.0).then(|| {
+        // What the means and offsets took with them.
+        let value = robust_deviation(residuals).powi(2) * count / freedom;
+        Variance { value, freedom: EFFICIENCY * freedom }
+    });
+    (offset, row)
 }
 
 /// One size band of one curve.
 struct Test<'a> {
     pairs: &'a [Pair],
-    variance: Variance,
+    spread: [Spread; 2],
+    /// Variance that ratios of rows have beyond what these explain: it makes the median less certain.
+    unexplained: f64,
     tolerance: f64,
     exact: bool,
 }
 
-impl Test<'_> {
-    fn band(&self, series: &Series, band: u8, z_band: f64, z_row: f64) -> Band {
-        let count = self.pairs.len();
-        let mut variance = self.variance;
-        if count >= NEIGHBOURS && !self.exact {
-            // Rows that disagree more than noise explains make the median less certain.
-            let scatter = robust_deviation(self.pairs.iter().map(log_ratio).collect());
-            variance.row = variance.row.max(scatter * scatter / shares(self.pairs));
+impl<'a> Test<'a> {
+    fn new(pairs: &'a [Pair], spread: [Spread; 2], tolerance: f64, exact: bool) -> Self {
+        let mut test = Self { pairs, spread, unexplained: 0.0, tolerance, exact };
+        if pairs.len() >= NEIGHBOURS && !exact {
+            let scatter = robust_deviation(pairs.iter().map(log_ratio).collect());
+            let explained: f64 = [0, 1].map(|side| test.row_variance(pairs, side).value).iter().sum();
+            test.unexplained = (scatter * scatter - explained).max(0.0);
         }
-        let ratio = self.ratio(self.pairs, variance, z_band);
+        test
+    }
+
+    fn band(&self, series: &Series, band: u8, of_band: f64, of_row: f64) -> Band {
+        let count = self.pairs.len();
+        let ratio = self.ratio(self.pairs, of_band);
+        let repeated = |pair: &Pair| has_runs(pair, ENOUGH);
         let enough = self.exact || count >= ENOUGH || self.pairs.iter().all(repeated) || self.agree(band);
         let mut change = match ratio.change(self.tolerance) {
             Change::Slower | Change::Faster if !enough && ratio.low < TAIL && ratio.high > 1.0 / TAIL => {
@@ -267,7 +308,7 @@ impl Test<'_> {
             }
             change => change,
         };
-        let rows: Vec<SizePair> = (0..count).map(|index| self.row(index, ratio, change, z_row)).collect();
+        let rows: Vec<SizePair> = (0..count).map(|index| self.row(index, ratio, change, of_row)).collect();
         let mut at = None;
         for local in [Change::Slower, Change::Faster] {
             let sizes: Vec<u64> = rows.iter().filter(|r| r.change == local).map(|r| r.size_bytes).collect();
@@ -286,18 +327,18 @@ impl Test<'_> {
         band == LARGE && logs.len() > 1 && (beyond(1.0) || beyond(-1.0))
     }
 
-    fn row(&self, index: usize, band: Ratio, change: Change, z: f64) -> SizePair {
+    fn row(&self, index: usize, band: Ratio, change: Change, chance: f64) -> SizePair {
         let count = self.pairs.len();
         let pair = &self.pairs[index];
         let ratio = log_ratio(pair).exp();
         let far = crate::bands::band(pair.size) == LARGE && ratio.max(1.0 / ratio) >= TAIL;
-        let alone = self.exact || repeated(pair) || far;
+        let alone = self.exact || has_runs(pair, ALONE) || far;
         let (near, change) = if !alone && count < NEIGHBOURS {
             (band, change)
         } else {
             let window = if alone { 1 } else { NEIGHBOURS };
             let first = index.saturating_sub(window / 2).min(count - window);
-            let near = self.ratio(&self.pairs[first..first + window], self.variance, z);
+            let near = self.ratio(&self.pairs[first..first + window], chance);
             (near, near.change(self.tolerance))
         };
         // One row far out of line among good neighbours: a single measurement cannot say.
@@ -313,13 +354,27 @@ impl Test<'_> {
         }
     }
 
-    fn ratio(&self, pairs: &[Pair], variance: Variance, z: f64) -> Ratio {
-        let count = pairs.len() as f64;
-        // The median of two is their mean.
-        let price = if pairs.len() > 2 { std::f64::consts::FRAC_PI_2 } else { 1.0 };
-        let of_runs = pairs.iter().flat_map(|pair| pair.runs).map(|runs| 1.0 / runs as f64).sum::<f64>() / count;
-        let squared = variance.offset * of_runs + price * variance.row / count * shares(pairs);
-        Ratio::new(median(pairs.iter().map(log_ratio).collect()), z * squared.sqrt())
+    /// The median over some rows, with the interval that it is beyond with that chance on each side.
+    fn ratio(&self, pairs: &[Pair], chance: f64) -> Ratio {
+        let of_rows = variance_of_median(pairs.len());
+        let of_side = |side: usize| {
+            let runs = mean(pairs.iter().map(|pair| variance_of_median(pair.runs[side])));
+            [self.spread[side].offset.times(runs), self.row_variance(pairs, side).times(of_rows)]
+        };
+        // Few rows may agree by chance: what the whole band has counts for them as well.
+        let unexplained = if pairs.len() > 1 { self.unexplained } else { 0.0 };
+        let unexplained = Variance { value: unexplained * of_rows, freedom: f64::INFINITY };
+        let parts = [of_side(0), of_side(1)].concat().into_iter().chain([unexplained]);
+        let (sum, squares) = parts.fold((0.0, 0.0), |(sum, squares), part| {
+            (sum + part.value, squares + part.value * part.value / part.freedom)
+        });
+        let width = if sum > 0.0 { student_quantile(chance, sum * sum / squares) * sum.sqrt() } else { 0.0 };
+        Ratio::new(median(pairs.iter().map(log_ratio).collect()), width)
+    }
+
+    /// What rows by themselves add to the logarithm of a ratio, from one side: the median of its repeats counts.
+    fn row_variance(&self, pairs: &[Pair], side: usize) -> Variance {
+        self.spread[side].row.times(mean(pairs.iter().map(|pair| variance_of_median(pair.samples[side].len()))))
     }
 }
 
@@ -333,12 +388,6 @@ fn median_log(samples: &[Sample]) -> f64 {
     median(samples.iter().map(|s| s.log).collect())
 }
 
-/// 1/repeats of A + 1/repeats of B, in the mean over rows.
-fn shares(pairs: &[Pair]) -> f64 {
-    let of = |pair: &Pair| pair.samples.iter().map(|samples| 1.0 / samples.len() as f64).sum::<f64>();
-    pairs.iter().map(of).sum::<f64>() / pairs.len() as f64
-}
-
-fn repeated(pair: &Pair) -> bool {
-    pair.runs.iter().all(|&runs| runs >= ENOUGH)
+fn has_runs(pair: &Pair, least: usize) -> bool {
+    pair.runs.iter().all(|&runs| runs >= least)
 }

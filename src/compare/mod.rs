@@ -8,7 +8,9 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-use collcast_hwbackend::read::ReadOptions;
+use std::collections::BTreeSet;
+
+use collcast_hwbackend::read::{FileReport, ReadOptions};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -67,6 +69,17 @@ pub struct Outcome {
     pub rerouted: Vec<Rerouted>,
     /// Rows beyond the first of each point, of A and of B.
     pub repeats: [usize; 2],
+    /// What is wrong with runs of B as with none of A: values that were wrong, runs that failed or were cut.
+    pub defects: Vec<Defect>,
+}
+
+/// What is wrong with a file of B.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Defect {
+    /// The file.
+    pub file: String,
+    /// What is wrong, with its place.
+    pub what: String,
 }
 
 /// Holds two sets of measurements beside each other.
@@ -88,14 +101,29 @@ pub fn compare(request: &Request) -> Result<Outcome, Error> {
     };
     Ok(Outcome {
         bands: judge::judge(&matched.curves, request.tolerance, between),
-        sides,
         between,
         tolerance: request.tolerance,
         differences: matched.differs,
         unmatched: matched.alone,
         rerouted: matched.choices,
         repeats: matched.repeats,
+        defects: defects(&sides),
+        sides,
     })
+}
+
+/// Failures and wrong values of B where A has none, and cut runs where A has none of these.
+fn defects([a, b]: &[Side; 2]) -> Vec<Defect> {
+    let new = |what: fn(&FileReport) -> Option<String>| {
+        let known = a.files.iter().any(|file| what(file).is_some());
+        let of = move |file: &FileReport| Some(Defect { file: file.path.display().to_string(), what: what(file)? });
+        b.files.iter().filter(move |_| !known).filter_map(of)
+    };
+    let mut defects: Vec<Defect> = new(FileReport::defect).chain(new(FileReport::cut)).collect();
+    // One word a file: a run that failed was cut as well.
+    let mut told = BTreeSet::new();
+    defects.retain(|defect| told.insert(defect.file.clone()));
+    defects
 }
 
 fn nothing_in_common(alone: &[Vec<Alone>; 2]) -> Error {
@@ -116,6 +144,11 @@ impl Outcome {
     /// The change of the whole: the worst that was found.
     pub fn change(&self) -> Change {
         self.bands.iter().map(|b| b.change).min().unwrap_or(Change::CannotTell)
+    }
+
+    /// Whether B is slower, or fails where A does not.
+    pub fn failed(&self) -> bool {
+        self.change() == Change::Slower || !self.defects.is_empty()
     }
 
     /// Bands of which that is said.

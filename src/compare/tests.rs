@@ -35,7 +35,7 @@ fn select(rows: &[Measurement], run: &str, keep: impl Fn(&Measurement) -> bool) 
     rows.iter().filter(|r| r.run == run && keep(r)).cloned().collect()
 }
 
-fn times(rows: &[Measurement], factor: impl Fn(&Measurement) -> f64) -> Vec<Measurement> {
+fn times(rows: &[Measurement], mut factor: impl FnMut(&Measurement) -> f64) -> Vec<Measurement> {
     let scaled = |row: &Measurement| {
         let mut scaled = row.clone();
         // As logs have it: two decimals.
@@ -47,8 +47,13 @@ fn times(rows: &[Measurement], factor: impl Fn(&Measurement) -> f64) -> Vec<Meas
 
 /// Of each band: its index, its rows, what is said of it.
 fn judged(a: &[Measurement], b: &[Measurement]) -> Vec<(u8, usize, Change)> {
+    judged_beyond(0.05, a, b)
+}
+
+/// The same with another tolerance.
+fn judged_beyond(tolerance: f64, a: &[Measurement], b: &[Measurement]) -> Vec<(u8, usize, Change)> {
     let matched = matched([a, b]);
-    judge(&matched.curves, 0.05, Between::Measured).iter().map(|b| (b.band, b.rows.len(), b.change)).collect()
+    judge(&matched.curves, tolerance, Between::Measured).iter().map(|b| (b.band, b.rows.len(), b.change)).collect()
 }
 
 fn any_slower(a: &[Measurement], b: &[Measurement]) -> bool {
@@ -61,8 +66,8 @@ fn spares_a_copy(row: &Measurement) -> bool {
 }
 
 /// The rows as another run would give them: one offset for each band, noise for each row, and
-/// one row in twenty far out.
-fn again(rows: &[Measurement], random: &mut Random) -> Vec<Measurement> {
+/// one row in twenty far out. `share`: of the known noise, which is that of a difference of two.
+fn again(rows: &[Measurement], random: &mut Random, share: f64) -> Vec<Measurement> {
     let offsets = [random.normal(), random.normal(), random.normal()];
     let draws: Vec<f64> = rows
         .iter()
@@ -70,7 +75,7 @@ fn again(rows: &[Measurement], random: &mut Random) -> Vec<Measurement> {
             let band = band(row.size.0);
             let noise = known(&[row.launch], band);
             let tail = if random.uniform() < 0.05 { 6.0 } else { 1.0 };
-            (offsets[usize::from(band)] * noise.offset + random.normal() * noise.row * tail).exp()
+            (share * (offsets[usize::from(band)] * noise.offset + random.normal() * noise.row * tail)).exp()
         })
         .collect();
     let mut draws = draws.into_iter();
@@ -79,6 +84,12 @@ fn again(rows: &[Measurement], random: &mut Random) -> Vec<Measurement> {
         row.time = SimDuration::from_us(row.time.as_us() * draws.next().unwrap());
     }
     out
+}
+
+/// So many runs of the rows, each drawn by itself.
+fn repeated(count: usize, mut draw: impl FnMut() -> Vec<Measurement>) -> Vec<Measurement> {
+    let run = |index: usize| draw().into_iter().map(move |row| Measurement { run: format!("run {index}"), ..row });
+    (0..count).flat_map(run).collect()
 }
 
 #[test]
@@ -134,8 +145,9 @@ fn a_default_run_is_like_the_forced_run_of_what_nccl_chose() {
     }
 }
 
-/// Slowdowns by size band that must be found.
+/// Slowdowns by size band that must be found, with a tolerance that all of them are beyond.
 const PLANTS: [(u8, f64); 3] = [(0, 1.15), (1, 1.15), (2, 1.05)];
+const BELOW_PLANTS: f64 = 0.03;
 
 /// Goal: a planted slowdown is found in every run that has enough rows, beside real noise:
 /// in place against out of place, where the former is not really faster.
@@ -148,7 +160,7 @@ fn planted_slowdowns_are_found_in_every_run() {
             let plant = |rows: &[Measurement]| times(rows, |r| if band(r.size.0) == planted { factor } else { 1.0 });
             let a = select(&data, &run, |r| !r.in_place);
             let is_found = |b: &[Measurement]| {
-                let said = judged(&a, b);
+                let said = judged_beyond(BELOW_PLANTS, &a, b);
                 assert!(said.iter().all(|b| b.0 == planted || b.2 != Change::Slower), "{run}: {said:?}");
                 said.iter().any(|b| b.0 == planted && b.2 == Change::Slower)
             };
@@ -170,31 +182,76 @@ fn planted_slowdowns_are_found_in_every_run() {
 }
 
 /// Goal: the error rate that every report states holds, and planted slowdowns are found, with
-/// noise as large as the known one and heavier in its tails.
+/// noise as large as the known one and heavier in its tails; of one run a side, three and five.
 #[test]
 fn rates_hold_with_drawn_noise() {
     let data = data();
-    let (mut trials, mut alarms) = (0, 0);
-    let mut found = [(0, 0); 3];
-    for seed in 1..=20u64 {
-        let mut random = Random::new(seed);
-        for run in runs(&data) {
-            let a = select(&data, &run, |_| true);
-            let b = again(&a, &mut random);
-            trials += 1;
-            alarms += usize::from(any_slower(&a, &b));
-            for (planted, factor) in PLANTS {
-                let b = times(&b, |r| if band(r.size.0) == planted { factor } else { 1.0 });
-                for said in judged(&a, &b).iter().filter(|s| s.0 == planted && s.1 >= 5) {
-                    found[usize::from(planted)].0 += usize::from(said.2 == Change::Slower);
-                    found[usize::from(planted)].1 += 1;
+    for repeats in [1, 3, 5] {
+        let (mut trials, mut alarms, mut tenths) = (0, 0, 0);
+        let mut found = [(0, 0); 3];
+        for seed in 1..=20u64 {
+            let mut random = Random::new(seed);
+            for run in runs(&data) {
+                let once = select(&data, &run, |_| true);
+                let mut drawn = |share: f64| repeated(repeats, || again(&once, &mut random, share));
+                // Of one run the other side has all of the noise.
+                let (a, b) = match repeats {
+                    1 => (drawn(0.0), drawn(1.0)),
+                    _ => (drawn(0.5_f64.sqrt()), drawn(0.5_f64.sqrt())),
+                };
+                trials += 1;
+                alarms += usize::from(any_slower(&a, &b));
+                tenths += usize::from(any_slower(&a, &times(&b, |_| 1.1)));
+                for (planted, factor) in PLANTS {
+                    let b = times(&b, |r| if band(r.size.0) == planted { factor } else { 1.0 });
+                    let said = judged_beyond(BELOW_PLANTS, &a, &b);
+                    for said in said.iter().filter(|s| s.0 == planted && s.1 >= 5) {
+                        found[usize::from(planted)].0 += usize::from(said.2 == Change::Slower);
+                        found[usize::from(planted)].1 += 1;
+                    }
                 }
             }
         }
+        println!("{repeats}: false alarms {alarms} of {trials}; found {found:?}; a tenth in {tenths}");
+        assert!(alarms * 100 <= trials * 2, "{repeats}: {alarms} of {trials}");
+        assert!(found.iter().all(|(found, of)| found * 10 >= of * 8), "{repeats}: {found:?}");
+        assert!(repeats == 1 || tenths * 10 >= trials * 9, "{repeats}: a tenth more time in {tenths} of {trials}");
     }
-    println!("false alarms: {alarms} of {trials}; found {found:?}");
-    assert!(alarms * 100 <= trials * 2, "{alarms} of {trials}");
-    assert!(found.iter().all(|(found, of)| found * 10 >= of * 8), "{found:?}");
+}
+
+/// Goal: the rate holds for a machine with more noise than the known one, or more on one side, and a slowdown of a tenth is
+/// found in it.
+#[test]
+fn rates_hold_for_noise_of_another_kind() {
+    const TRIALS: usize = 200;
+    let data = data();
+    let once = select(&data, "all_reduce_Ring_Simple", |_| true);
+    for (repeats, noise) in [3, 5].into_iter().flat_map(|n| [(n, [0.02, 0.02]), (n, [0.05, 0.05]), (n, [0.002, 0.05])])
+    {
+        let mut random = Random::new(1);
+        let (mut alarms, mut tenths) = (0, 0);
+        for _ in 0..TRIALS {
+            let [a, b] = noise.map(|noise| repeated(repeats, || times(&once, |_| (random.normal() * noise).exp())));
+            alarms += usize::from(any_slower(&a, &b));
+            tenths += usize::from(any_slower(&a, &times(&b, |_| 1.1)));
+        }
+        println!("{repeats} {noise:?}: false alarms {alarms}, a tenth in {tenths} of {TRIALS}");
+        assert!(alarms * 100 <= TRIALS * 2, "{repeats} {noise:?}: {alarms} of {TRIALS}");
+        assert!(tenths * 10 >= TRIALS * 9, "{repeats} {noise:?}: a tenth more time in {tenths} of {TRIALS}");
+    }
+}
+
+/// Goal: a change that is certain and below the tolerance does not matter; one of just the tolerance does.
+#[test]
+fn the_tolerance_is_what_does_not_matter() {
+    let data = data();
+    let once = select(&data, "all_reduce_Ring_Simple", |r| r.size.0 > 16 << 20);
+    for (factor, expected) in [(1.035, Change::CannotTell), (1.05, Change::Slower), (1.07, Change::Slower)] {
+        let said = judged(&once, &times(&once, |_| factor));
+        assert!(said.iter().all(|band| band.2 == expected), "{factor}: {said:?}");
+    }
+    let said = judged_beyond(0.03, &once, &times(&once, |_| 1.035));
+    assert!(said.iter().all(|band| band.2 == Change::Slower), "{said:?}");
 }
 
 /// Goal: a slowdown of three neighbouring sizes in nine is found, and one row is not believed.

@@ -36,6 +36,10 @@ pub struct ScalingPoint {
     pub protocol: Protocol,
     /// Its time.
     pub time_us: f64,
+    /// Lower end of its 90% interval.
+    pub low_us: f64,
+    /// Upper end of it.
+    pub high_us: f64,
     /// Its bus bandwidth, GB/s.
     pub busbw_gbps: f64,
     /// Bus bandwidth over that of the fewest hosts at the same size.
@@ -102,6 +106,8 @@ fn points(fastest: &Fastest<'_>, fewest: u32) -> Vec<ScalingPoint> {
                     algorithm: row.algorithm,
                     protocol: row.protocol,
                     time_us: row.time_us,
+                    low_us: row.low_us,
+                    high_us: row.high_us,
                     busbw_gbps: row.busbw_gbps,
                     efficiency: base.map(|base| row.busbw_gbps / base),
                 }

@@ -8,7 +8,7 @@ use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 
 use super::kind::{Doubt, Kind};
-use super::run::{Point, Run, used};
+use super::run::{Point, Run, how, used};
 use crate::statistics::INTERVAL;
 use crate::validate::judged::{Asked, Judged};
 
@@ -58,6 +58,7 @@ fn run(sizes: &BTreeMap<u64, Vec<&Judged<'_>>>, topology: &Topology, profile: &P
         collective: row.collective,
         ranks: row.ranks,
         hosts: row.hosts.or_else(|| (topology.hosts().len() == 1).then_some(1)),
+        how: how(row),
         used: used(&row.settings),
         launch: first.launch(),
         kind: Some(kind),

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::kind::Kind;
 use super::part::{Part, State};
-use super::run::{Point, Run};
+use super::run::{Point, Run, how};
 use crate::bands::band;
 use crate::noise;
 use crate::statistics::{median, robust_deviation, upper_quantile};
@@ -32,6 +32,13 @@ pub struct Line {
     pub part: Part,
     /// What its band says of it.
     pub state: State,
+}
+
+impl Line {
+    /// Whether it is below what nearly all healthy machines reach.
+    fn is_low(&self) -> bool {
+        self.busbw_gbps < self.low_gbps
+    }
 }
 
 /// A band of sizes, judged together.
@@ -73,6 +80,9 @@ pub struct Judged {
     /// How kernels were started.
     #[serde(skip)]
     pub launch: Launch,
+    /// What its rows say of how they ran, by name.
+    #[serde(skip)]
+    pub how: Vec<(&'static str, String)>,
     /// What joins its ranks, where a forecast is expected.
     pub kind: Option<Kind>,
     /// Its sizes.
@@ -95,12 +105,19 @@ impl Judged {
             ranks: row.ranks,
             hosts: row.hosts,
             launch: row.launch.unwrap_or(Launch::Processes),
+            how: how(row),
             kind: None,
             lines: Vec::new(),
             bands: Vec::new(),
             slow_from_bytes: None,
             state: State::Unsure,
         }
+    }
+
+    /// The size below the large ones that lacks most, where that is more than any healthy machine was seen to: its band may pass.
+    pub fn lone(&self) -> Option<&Line> {
+        let far = |line: &&Line| line.part != Part::Large && line.is_low() && line.share * noise::TAIL < 1.0;
+        self.lines.iter().filter(far).min_by(|a, b| a.share.total_cmp(&b.share))
     }
 
     /// The band that its state rests on: of slow ones that of large sizes, or the slowest.
@@ -292,9 +309,11 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
         let band = bands.iter().find(|b| b.part == part)?;
         let expected = point.size_bytes as f64 * factor / point.expected_us;
         let share = (-excess(point)).exp();
-        // A size of its own may be as it should be in a slow band, and not in one that passes.
+        // A size of its own may be as it should be in a slow band, and not in one that passes; what healthy machines may
+        // reach is not slow.
         let state = match band.state {
             State::Slow if !band.unsteady && share >= limits.of_part(part) => State::Pass,
+            State::Slow if share >= band.low => State::Unsure,
             State::Pass if share < band.low => State::Unsure,
             state => state,
         };
@@ -313,28 +332,31 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
     };
     let mut lines: Vec<Line> = run.points.iter().zip(&parts).filter_map(line).collect();
     let slow_from_bytes = slow_from(&mut lines);
-    let Run { file, name, collective, ranks, hosts, launch, kind, .. } = run.clone();
+    let Run { file, name, collective, ranks, hosts, launch, how, kind, .. } = run.clone();
     // One process runs on one host.
     let hosts = hosts.or((launch != Launch::Processes && launch != Launch::Graph).then_some(1));
-    Some(Judged { file, run: name, collective, ranks, hosts, launch, kind, lines, bands, slow_from_bytes, state })
+    Some(Judged { file, run: name, collective, ranks, hosts, launch, how, kind, lines, bands, slow_from_bytes, state })
 }
 
-/// The size from which on a run is slow: down from its slow sizes as long as neighbours lack at least half as much, but
-/// for one. These are slow then, whatever their own band says.
+/// The size from which on a run is slow: the first slow one that none follows which passes, up to the last slow one; and down
+/// from there as long as neighbours lack at least half as much, but for one, and none passes. These are slow then, whatever their own band
+/// says, where healthy machines reach more.
 fn slow_from(lines: &mut [Line]) -> Option<u64> {
-    let slow: Vec<usize> = (0..lines.len()).filter(|&at| lines[at].state == State::Slow).collect();
+    let last = lines.iter().rposition(|line| line.state == State::Slow)?;
+    let passed = lines[..last].iter().rposition(|line| line.state == State::Pass).map_or(0, |at| at + 1);
+    let slow: Vec<usize> = (passed..=last).filter(|&at| lines[at].state == State::Slow).collect();
     let lack = |at: usize| -lines[at].share.ln();
     let half = median(slow.iter().map(|&at| lack(at)).collect()) / 2.0;
     let first = *slow.first()?;
     let (mut from, mut spared) = (first, false);
-    for at in (0..first).rev() {
-        match lack(at) >= half {
+    for at in (passed..first).rev() {
+        match lines[at].is_low() && lack(at) >= half {
             true => from = at,
             false if !spared => spared = true,
             false => break,
         }
     }
-    let lacking: Vec<usize> = (from..first).filter(|&at| lack(at) >= half).collect();
+    let lacking: Vec<usize> = (from..first).filter(|&at| lines[at].is_low() && lack(at) >= half).collect();
     lacking.into_iter().for_each(|at| lines[at].state = State::Slow);
     Some(lines[from].size_bytes)
 }

@@ -7,7 +7,7 @@ use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
 use collcast_sim::measurement::Measurement;
 
 use super::kind::Doubt;
-use super::run::{Point, Run, used};
+use super::run::{Point, Run, how, used};
 use crate::statistics::median;
 
 /// How far good runs of like machines lie apart: twice what two runs of one machine do (`crate::noise`).
@@ -155,6 +155,7 @@ pub fn against(measured: &ReadReport, good: &Reference) -> Beside {
                 collective,
                 ranks,
                 hosts: first.hosts,
+                how: how(first),
                 used: used(&first.settings),
                 launch: first.launch.unwrap_or(Launch::Processes),
                 kind: None,

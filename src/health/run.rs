@@ -1,7 +1,7 @@
 //! Measured sizes of a call, beside what is expected of each.
 
 use collcast_sim::collective::{Collective, Launch};
-use collcast_sim::measurement::Settings;
+use collcast_sim::measurement::{Measurement, Settings};
 
 use super::kind::{Doubt, Kind};
 use super::suspects::Used;
@@ -35,6 +35,8 @@ pub struct Run {
     pub ranks: u32,
     /// Hosts, where that is known.
     pub hosts: Option<u32>,
+    /// What its rows say of how they ran, by name.
+    pub how: Vec<(&'static str, String)>,
     /// What it ran on, as far as its log names it.
     pub used: Used,
     /// How kernels were started.
@@ -45,6 +47,21 @@ pub struct Run {
     pub points: Vec<Point>,
     /// How far healthy machines lie from what is expected.
     pub doubt: Doubt,
+}
+
+/// What a row says of how it ran, beside its call and size: what tells runs of one name apart.
+pub(super) fn how(row: &Measurement) -> Vec<(&'static str, String)> {
+    let settings = &row.settings;
+    let said = [
+        ("launch", row.launch.map(|launch| launch.to_string())),
+        ("algorithm", settings.nccl_algo.clone().or_else(|| settings.algorithm.map(|a| a.to_string()))),
+        ("protocol", settings.protocol.map(|p| p.to_string())),
+        ("channels", settings.channels.map(|count| count.to_string())),
+        ("dtype", row.dtype.map(|dtype| dtype.to_string())),
+        ("op", row.op.map(|op| op.to_string())),
+        ("root", row.root.map(|root| root.to_string())),
+    ];
+    said.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 /// What a run with these settings used.

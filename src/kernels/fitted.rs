@@ -9,10 +9,11 @@ use collcast_sim::compute::{Compute, Constant};
 use collcast_sim::profile::DataFile;
 use serde::Serialize;
 
-use super::judge::{Stats, input};
+use super::judge::input;
 use super::load::{Loaded, gpu, load, some};
 use crate::calibrate::WORST;
 use crate::error::Error;
+use crate::statistics::Stats;
 
 /// What to fit to, and from where.
 #[derive(Clone, PartialEq, Debug)]

@@ -11,7 +11,7 @@ use super::layers::{self, Judged};
 use super::load::{Loaded, gpu, load, some};
 use super::row::KernelRow;
 use crate::error::Error;
-use crate::statistics::quantile;
+use crate::statistics::Stats;
 
 /// What to judge, and by what.
 #[derive(Clone, PartialEq, Debug)]
@@ -22,41 +22,6 @@ pub struct Request {
     pub gpu: String,
     /// Largest median error of a group that passes, as a fraction.
     pub max_error: Option<f64>,
-}
-
-/// Errors of a set of rows, as fractions; zeros for none.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
-pub struct Stats {
-    /// Rows.
-    pub count: usize,
-    /// Mean of the errors without their signs.
-    pub mean_abs_error: f64,
-    /// Median of the same.
-    pub median_abs_error: f64,
-    /// What 95% of the same do not exceed.
-    pub p95_abs_error: f64,
-    /// Mean of the errors with their signs.
-    pub bias: f64,
-}
-
-impl Stats {
-    /// Of some errors.
-    pub(super) fn of(errors: impl Iterator<Item = f64>) -> Self {
-        let errors: Vec<f64> = errors.collect();
-        if errors.is_empty() {
-            return Self::default();
-        }
-        let count = errors.len();
-        let mut sizes: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
-        sizes.sort_by(f64::total_cmp);
-        Self {
-            count,
-            mean_abs_error: sizes.iter().sum::<f64>() / count as f64,
-            median_abs_error: quantile(&sizes, 0.5),
-            p95_abs_error: quantile(&sizes, 0.95),
-            bias: errors.iter().sum::<f64>() / count as f64,
-        }
-    }
 }
 
 /// Kernels of one kind.

@@ -17,7 +17,7 @@ mod row;
 mod table;
 
 pub use fitted::{FitRequest, Fitted, Of, fit};
-pub use judge::{Group, Outcome, Request, Stats, judge};
+pub use judge::{Group, Outcome, Request, judge};
 pub use load::{gpu, gpu_of};
 pub use network::{NetworkFitRequest, fit_network, is_network};
 pub(crate) use network::{NetworkRow, constants};
@@ -25,3 +25,5 @@ pub use peers::{PeerRequest, fit_peers, is_copies};
 pub use read::{Read, Trouble, read};
 pub use row::KernelRow;
 pub use table::Table;
+
+pub use crate::statistics::Stats;

@@ -13,14 +13,13 @@ use collcast_sim::profile::{Constant, OriginKind, Parameter, Profile};
 use collcast_sim::topology::{LinkKind, Topology, VertexKind};
 
 use super::fitted::{Estimate, Fitted, Of};
-use super::judge::Stats;
 use super::peers::line;
 use super::table::Cells;
 use crate::bench::layer_text;
 use crate::error::Error;
 use crate::files::read_text;
 use crate::site::SiteSpec;
-use crate::statistics::{median, quantile};
+use crate::statistics::{Stats, median, quantile};
 
 /// Columns by which `verbs.csv` is known.
 const COLUMNS: [&str; 8] = ["kind", "src", "dst", "qps", "size_bytes", "time_us", "time_us_p5", "time_us_p95"];
@@ -56,7 +55,7 @@ pub(crate) struct NetworkRow {
     together: bool,
     bytes: u64,
     /// Median of a message, and what 5% and 95% of the batches do not exceed.
-    us: [f64; 3],
+    pub(crate) us: [f64; 3],
 }
 
 impl NetworkRow {
@@ -68,7 +67,8 @@ impl NetworkRow {
         Self { kind: row.kind, first: row.src == 0, together: row.nic.contains('+'), bytes: row.bytes, us }
     }
 
-    fn gbps(&self, which: usize) -> f64 {
+    /// GB/s by the median (0), or by one of the other two.
+    pub(crate) fn gbps(&self, which: usize) -> f64 {
         self.bytes as f64 / self.us[which] / 1e3
     }
 }

@@ -10,13 +10,13 @@ use collcast_sim::transfer::{Backend, Fleet, Load, Place, run, ways};
 use collcast_sim::units::SimDuration;
 
 use super::fitted::{Estimate, Fitted, Of};
-use super::judge::Stats;
 use super::load::gpu_of;
 use super::table::{Cells, Table};
 use crate::bench::layer_text;
 use crate::error::Error;
 use crate::files::read_text;
 use crate::site::{Site, SiteSpec};
+use crate::statistics::Stats;
 
 /// What is fitted: the time of a copy is the first, and its bytes at the second of NVLink's rate.
 const FITTED: [Constant; 2] = [Constant::CopyEngineStart, Constant::EfficiencyNvlinkCopyEngine];

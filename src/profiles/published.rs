@@ -97,7 +97,7 @@ impl Published {
     pub(super) fn why(&self) -> String {
         let percent = |doubt: f64| format!("{:.0}%", doubt.exp_m1() * 100.0);
         format!(
-            "profile {} is taken for such machines: {} runs of {} publishers that it had not seen were {} off at large sizes and {} at small ones, without it {} and {}",
+            "profile {} is taken for such machines: {} runs of {} publishers that it had not seen were {} off at large sizes and {} at small ones, without it {} and {} (root mean square over publishers)",
             self.name,
             self.runs,
             self.publishers,

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::judged::Judged;
 use crate::bands::{BANDS, band};
-use crate::statistics::quantile;
+use crate::statistics::{self, median};
 
 /// A measured row beside its forecast. Errors are predicted over measured, less 1.
 #[derive(Clone, Debug, Serialize)]
@@ -182,27 +182,22 @@ impl Stats {
         if count == 0 {
             return Self::default();
         }
-        let n = count as f64;
-        let sorted = |errors: &mut dyn Iterator<Item = f64>| {
-            let mut errors: Vec<f64> = errors.map(f64::abs).collect();
-            errors.sort_by(f64::total_cmp);
-            errors
-        };
-        let errors = sorted(&mut rows.iter().map(|j| j.error()));
+        let statistics::Stats { count: _, mean_abs_error, median_abs_error, p95_abs_error, bias } =
+            statistics::Stats::of(rows.iter().map(|j| j.error()));
         // Of all rows or of none: a median over some would be compared with one over all.
         let median_of_all = |of: fn(&Judged<'_>) -> Option<f64>| {
-            let errors = sorted(&mut rows.iter().filter_map(|j| of(j)));
-            (errors.len() == count).then(|| Median { median_abs_error: quantile(&errors, 0.5) })
+            let errors: Vec<f64> = rows.iter().filter_map(|j| of(j)).map(f64::abs).collect();
+            (errors.len() == count).then(|| Median { median_abs_error: median(errors) })
         };
         let inside = |j: &&&Judged<'_>| (j.interval_us.0..=j.interval_us.1).contains(&j.row.time.as_us());
         let inside = rows.iter().filter(inside).count();
         Self {
             count,
-            mean_abs_error: errors.iter().sum::<f64>() / n,
-            median_abs_error: quantile(&errors, 0.5),
-            p95_abs_error: quantile(&errors, 0.95),
-            bias: rows.iter().map(|j| j.error()).sum::<f64>() / n,
-            coverage: inside as f64 / n,
+            mean_abs_error,
+            median_abs_error,
+            p95_abs_error,
+            bias,
+            coverage: inside as f64 / count as f64,
             nccl_model: median_of_all(|j| Some(j.nccl_us? / j.row.time.as_us() - 1.0)),
             #[expect(clippy::redundant_closure_for_method_calls, reason = "the method alone is of one lifetime")]
             closest: median_of_all(|j| j.closest_error()),

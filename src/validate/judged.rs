@@ -572,9 +572,13 @@ pub fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
     {
         return Some(format!("NCCL_ALGO={text}: {error}"));
     }
-    let on: BTreeSet<_> = (0..row.ranks).map(|r| topology.host_of(Rank(r))).collect();
-    let hosts = u32::try_from(on.len()).unwrap_or(u32::MAX);
-    if row.hosts.is_some_and(|h| h != hosts) {
+    let count = |of: fn(&Topology, Rank) -> HostId| {
+        let on: BTreeSet<_> = (0..row.ranks).map(|r| of(topology, Rank(r))).collect();
+        u32::try_from(on.len()).unwrap_or(u32::MAX)
+    };
+    // Sources that know only NCCL's nodes count an NVLink domain of several hosts as one.
+    let (hosts, nodes) = (count(Topology::host_of), count(Topology::node_of));
+    if row.hosts.is_some_and(|h| h != hosts && h != nodes) {
         let asked = row.hosts.unwrap_or(0);
         return Some(format!(
             "they ran on {asked} hosts; the first {} GPUs of `{}` are on {hosts}",
@@ -642,10 +646,8 @@ mod tests {
     use collcast_sim::measurement::Origin;
     use collcast_sim::units::SimDuration;
 
-    /// Goal: a call is predicted once, however many rows ask for it, and rows that ask for others are not among them.
-    #[test]
-    fn rows_alike_are_one_call() {
-        let row = |index: u64, size: u64, in_place: bool, registered: bool| Measurement {
+    fn row(index: u64, size: u64, in_place: bool, registered: bool) -> Measurement {
+        Measurement {
             run: format!("run {}", index % 100),
             collective: Collective::AllReduce,
             ranks: 4,
@@ -661,7 +663,12 @@ mod tests {
             settings: measurement::Settings { registered, ..measurement::Settings::default() },
             chosen: None,
             origin: Origin { file: "a.csv".to_owned(), line: index },
-        };
+        }
+    }
+
+    /// Goal: a call is predicted once, however many rows ask for it, and rows that ask for others are not among them.
+    #[test]
+    fn rows_alike_are_one_call() {
         let count = |rows: &[Measurement]| {
             let rows: Vec<&Measurement> = rows.iter().collect();
             let calls = calls(&rows, &BTreeMap::new());
@@ -686,5 +693,16 @@ mod tests {
         assert_eq!(kept(&powers, 64), powers);
         let crowded: Vec<u64> = (1..=1000).chain([1 << 20]).collect();
         assert_eq!(kept(&crowded, 5), [1, 32, 1000, 1 << 20]);
+    }
+
+    /// Goal: a count of NVLink domains in place of hosts, as NCCL counts nodes, is no other machine.
+    #[test]
+    fn nodes_are_hosts_or_domains() -> Result<(), Error> {
+        let topology = crate::SiteSpec::new("gb200-nvl72").nodes(18).load()?.topology;
+        for (hosts, other) in [(Some(18), false), (Some(1), false), (None, false), (Some(9), true)] {
+            let row = Measurement { ranks: 72, hosts, ..row(0, 8, false, false) };
+            assert_eq!(not_predicted(&row, &topology).is_some(), other, "{hosts:?}");
+        }
+        Ok(())
     }
 }

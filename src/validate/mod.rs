@@ -4,10 +4,10 @@ mod figures;
 pub mod judged;
 mod past;
 pub mod plots;
-mod said;
+pub(crate) mod said;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use collcast_hwbackend::read::{self, FileKind, FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
 use collcast_reports::model::Input;
@@ -36,7 +36,7 @@ pub use figures::{Closest, File, FileOutcome, Group, JudgedRow, Median, Stats, U
 use judged::{Asked, Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside, one_kind};
 pub use past::History;
 use past::Present;
-use said::by_logs;
+use said::said;
 
 /// What is held against forecasts, and how.
 #[derive(Clone, Debug)]
@@ -124,6 +124,9 @@ pub struct Outcome {
     pub other_gpus: bool,
     /// What the past says of each run, where there is a history.
     pub history: Option<Vec<History>>,
+    /// Whether CPU threads were measured, and no GPUs.
+    #[serde(skip)]
+    pub on_cpu: bool,
     /// Whether runs are judged by the past of their own hosts: all, or those that no forecast is held against.
     pub by_past: bool,
     /// What is not as it should be, beside times.
@@ -345,10 +348,11 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     let mut causes = None;
     if request.doctor {
         request.watch.stage("looking for the cause")?;
-        let found = examine(&judged.rows, &topology, &profile, &health, &request.watch);
-        warnings.extend(found.warnings);
         let named = site.topology.as_deref().unwrap_or(&topology.name);
-        anomalies.extend(by_logs(found.anomalies, &health, &read.files, (&topology, named)));
+        let said = said(&health, &read.files, (&topology, named));
+        let found = examine((&judged.rows, &said), &topology, &profile, &health, &request.watch);
+        warnings.extend(found.warnings);
+        anomalies.extend(found.anomalies);
         causes = Some(found.causes);
     }
     let mut unjudged = lacking(read);
@@ -380,6 +384,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         other_gpus: !foreign.is_empty(),
         seen: seen(read, &profile) > 0,
         history: None,
+        on_cpu: false,
         by_past: false,
         anomalies,
         next: None,
@@ -397,9 +402,10 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     one_kind(&read.files, &good.files)?;
     let Beside { mut runs, alone, unlike } = health::against(read, &Reference::of(&good));
     if runs.is_empty() {
+        let named: Vec<String> = request.against.iter().map(|path| format!("`{}`", path.display())).collect();
         return Err(Error::usage(
-            "--against: the good runs have none of the calls and sizes that were measured",
-            "measure the same collectives, ranks and sizes with nccl-tests on machines known to be good",
+            format!("the good runs have none of the calls and sizes that were measured: {}", named.join(", ")),
+            "measure the same collectives, ranks and sizes on machines known to be good",
         ));
     }
     let (here, there) = (gpus(read), gpus(&good));
@@ -434,7 +440,10 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
 /// Runs beside what others took: no forecast takes part.
 fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome {
     let mut anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
-    if request.doctor {
+    let on_cpu = read.files.iter().any(|file| file.on_cpu && file.rows > 0);
+    // Threads are no GPUs: those of one run say nothing of each other.
+    let sets: BTreeSet<&str> = runs.iter().map(|run| run.name.as_str()).collect();
+    if request.doctor && (sets.len() > 1 || !on_cpu) {
         anomalies.extend(members(&runs));
         anomalies.sort_by_key(|a| !a.error);
     }
@@ -457,6 +466,7 @@ fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome 
         other_gpus: false,
         seen: false,
         history: None,
+        on_cpu,
         by_past: false,
         anomalies,
         next: None,
@@ -511,6 +521,8 @@ fn measured_site(site: &SiteSpec, read: &ReadReport) -> Result<SiteSpec, Error> 
     })?;
     let at_most = read.files.iter().filter_map(|f| f.hosts_at_most).min();
     let (nodes, gpus) = hosts_of_rows(&name, (site.nodes, site.gpus), at_most, &read.measurements)?;
+    // A placement counts the GPUs of whole hosts.
+    let gpus = if site.placement.is_some() { site.gpus } else { gpus };
     Ok(SiteSpec { topology: Some(name), nodes, gpus, ..site.clone() })
 }
 
@@ -667,24 +679,29 @@ fn seen(read: &ReadReport, profile: &Profile) -> usize {
 
 /// Says where the rank lines of a log name other GPUs than the machine has.
 pub(crate) fn other_gpus(file: &FileReport, topology: &Topology) -> Option<String> {
+    gpus_of_another(&file.path, &file.gpus.iter().map(String::as_str).collect(), topology)
+}
+
+/// Says where a file is of other GPUs than the machine has.
+pub(crate) fn gpus_of_another(file: &Path, gpus: &BTreeSet<&str>, topology: &Topology) -> Option<String> {
     let models: BTreeSet<&str> = (0..topology.ranks())
         .filter_map(|r| Some(topology.gpu(topology.gpu_of(Rank(r)))?.model.as_str()))
         .filter(|model| !model.is_empty())
         .collect();
     let has: BTreeSet<String> = models.iter().map(|model| family(model)).collect();
     // PCIe and SXM of a family differ, too.
-    let other = |name: &String| match catalogue::by_name(name) {
+    let other = |name: &&str| match catalogue::by_name(name) {
         _ if has.is_empty() => false,
         Some(product) if models.iter().all(|model| catalogue::by_name(model).is_some()) => {
             !models.contains(product.name)
         }
         _ => !has.contains(&family(name)),
     };
-    file.gpus.iter().any(other).then(|| {
+    gpus.iter().any(other).then(|| {
         format!(
             "{} is of {}, `{}` has {}: name the machine that was measured with -t",
-            file.path.display(),
-            listed(&file.gpus.iter().map(String::as_str).collect()),
+            file.display(),
+            listed(gpus),
             topology.name,
             listed(&models)
         )

@@ -4,7 +4,7 @@ use collcast_reports::model::{CaseOutcome, Cell, Column, Report, Status, Table, 
 use collcast_sim::units::Bytes;
 
 use super::VERSION;
-use crate::compare::{Alone, Band, Between, Change, FAMILY_ERROR, NAMES, Outcome, Series};
+use crate::compare::{Alone, Band, Between, Change, Defect, FAMILY_ERROR, NAMES, Outcome, Series};
 
 /// Series without a partner that a warning names.
 const ALONE_NAMED: usize = 5;
@@ -19,7 +19,7 @@ impl Outcome {
         report.warnings = self.warnings();
         report.lead = self.lead();
         report.verdict = Some(self.verdict());
-        report.cases = self.bands.iter().map(|band| self.case(band)).collect();
+        report.cases = self.bands.iter().map(|band| self.case(band)).chain(self.defects.iter().map(failure)).collect();
         report.extra.insert("overall".to_owned(), self.overall());
         let mut worst_first: Vec<&Band> = self.bands.iter().collect();
         if for_people {
@@ -171,6 +171,19 @@ impl Outcome {
             [0, 0] => String::new(),
             [a, b] => format!("; {a} rows of A and {b} of B have no partner"),
         };
+        if let Some(Defect { what, .. }) = self.defects.first() {
+            let more = match self.defects.len() - 1 {
+                0 => String::new(),
+                more => format!(" ({more} more such files)"),
+            };
+            return Verdict {
+                status: Status::Failed,
+                sentence: format!("B is not as A was: {what}{more}; {sentence}{alone_text}"),
+                confidence: "high: its own log says so".to_owned(),
+                basis: "measured".to_owned(),
+                next: Some(NEXT_OF_DEFECTS.to_owned()),
+            };
+        }
         // What either has alone may be the same call under other settings.
         let both_alone = alone.iter().all(|&rows| rows > 0);
         Verdict {
@@ -202,6 +215,17 @@ impl Outcome {
             },
         }
     }
+}
+
+/// What to do where runs of B failed, were cut or gave wrong results.
+const NEXT_OF_DEFECTS: &str = "find what corrupts the data or stops the run (NCCL_DEBUG=INFO, ECC and link errors of \
+     nvidia-smi -q) and measure again";
+
+/// The case of a file that is wrong.
+fn failure(defect: &Defect) -> TestCase {
+    let outcome =
+        CaseOutcome::Failed { kind: "failed".to_owned(), message: defect.what.clone(), details: String::new() };
+    TestCase { group: "run".to_owned(), name: format!("run_failed, {}", defect.file), outcome, place: None }
 }
 
 fn rows_of(alone: &[Alone]) -> usize {

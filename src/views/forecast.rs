@@ -1,5 +1,8 @@
 //! Forecasts as reports.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use collcast_reports::model::{Bar, Cell, Column, Report, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::{Algorithm, Launch};
@@ -169,8 +172,23 @@ fn for_people(table: &mut Table, rows: &[Row]) {
 }
 
 fn verdict(outcome: &Outcome) -> Option<Verdict> {
-    let best = outcome.rows.iter().max_by(|a, b| a.busbw_gbps.total_cmp(&b.busbw_gbps))?;
-    let alike = |row: &&Row| (row.nodes, row.collective) == (best.nodes, best.collective);
+    let best_of = |is: &dyn Fn(&&Row) -> bool| {
+        outcome.rows.iter().filter(|row| is(row)).max_by(|a, b| a.busbw_gbps.total_cmp(&b.busbw_gbps))
+    };
+    let best = best_of(&|_| true)?;
+    let like = |of: &Row| (of.nodes, of.collective);
+    let grounds = |of: &Row| -> Grounds {
+        outcome.rows.iter().filter(|row| like(row) == like(of)).map(|row| row.grounds.clone()).collect()
+    };
+    // Of several numbers of hosts the least certain: no other verdict holds for all of them.
+    let mut of_nodes: BTreeMap<u32, &Row> = BTreeMap::new();
+    for row in outcome.rows.iter().filter(|row| row.collective == best.collective) {
+        of_nodes.entry(row.nodes).or_insert(row);
+    }
+    let least =
+        of_nodes.into_values().min_by_key(|row| (grounds(row).level(), row.nodes != best.nodes, Reverse(row.nodes)))?;
+    let alike = |row: &&Row| like(row) == like(least);
+    let best = best_of(&alike)?;
     // The best at the smallest size, as the peak is the best of all.
     let first = |a: &&Row, b: &&Row| a.size_bytes.cmp(&b.size_bytes).then(a.time_us.total_cmp(&b.time_us));
     let smallest = outcome.rows.iter().filter(alike).min_by(first)?;
@@ -187,9 +205,7 @@ fn verdict(outcome: &Outcome) -> Option<Verdict> {
         Bytes(smallest.size_bytes),
         smallest.time_us,
     );
-    // Of several machines, the one that the sentence is about.
-    let grounds: Grounds = outcome.rows.iter().filter(alike).map(|row| row.grounds.clone()).collect();
-    let Trust { status, confidence, basis } = grounds.trust();
+    let Trust { status, confidence, basis } = grounds(best).trust();
     let next = Some("run nccl-tests there, then `collcast validate LOG -t TOPOLOGY`".to_owned());
     Some(Verdict { status, sentence, confidence, basis, next })
 }
@@ -204,6 +220,8 @@ fn scaling(scaling: &Scaling) -> [Table; 2] {
         Column::text("algorithm", "algorithm"),
         Column::text("protocol", "protocol"),
         Column::number("time_us", "time us"),
+        Column::number("time_us_low", "low"),
+        Column::number("time_us_high", "high"),
         Column::number("busbw_gbps", "busbw GB/s").barred(Bar::OfLargest),
         Column::number("efficiency", "efficiency"),
     ];
@@ -217,6 +235,8 @@ fn scaling(scaling: &Scaling) -> [Table; 2] {
             p.algorithm.name().into(),
             p.protocol.name().into(),
             Cell::float(p.time_us, 1),
+            Cell::float(p.low_us, 1),
+            Cell::float(p.high_us, 1),
             Cell::float(p.busbw_gbps, 2),
             p.efficiency.map_or(Cell::Missing, |e| Cell::float(e, 2)),
         ]);

@@ -5,12 +5,21 @@ use std::fmt::Write as _;
 use crate::health::{Judged, State};
 use crate::validate::Outcome;
 
-/// The labels that tell a run from the others: of several over other GPUs, their name too.
-fn of_run(run: &Judged) -> String {
-    let (collective, ranks) = (run.collective, run.ranks);
-    // A text of Prometheus' format escapes these.
-    let name = run.run.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    format!("collective=\"{collective}\",ranks=\"{ranks}\",run=\"{name}\"")
+/// A label, with what a text of Prometheus' format escapes.
+fn label(name: &str, value: &str) -> String {
+    let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("{name}=\"{value}\"")
+}
+
+/// The labels that tell a run from the others: of several over other GPUs, their name too, and of several of one name what
+/// they do not have in common, since Prometheus refuses all of a file that has a series twice.
+fn of_run(run: &Judged, all: &[Judged]) -> String {
+    let name = |run: &Judged| (run.collective, run.ranks, run.run.clone());
+    let alike: Vec<&Judged> = all.iter().filter(|other| name(other) == name(run)).collect();
+    let apart = run.how.iter().filter(|said| !alike.iter().all(|other| other.how.contains(said)));
+    let own =
+        [label("collective", run.collective.name()), label("ranks", &run.ranks.to_string()), label("run", &run.run)];
+    own.into_iter().chain(apart.map(|(name, value)| label(name, value))).collect::<Vec<_>>().join(",")
 }
 
 /// The metrics of a host that was looked at `now`, in seconds since 1970; none of a run that failed. Units are those that
@@ -38,17 +47,20 @@ pub fn prometheus(outcome: Option<&Outcome>, now: i64) -> String {
         State::Slow => 2.0,
     };
     metric("state", "0 healthy, 1 cannot tell, 2 slow.", &[(none(), state)]);
-    let bands = outcome.health.runs.iter().flat_map(|run| run.bands.iter().map(move |band| (run, band)));
+    let runs = &outcome.health.runs;
+    let bands = runs.iter().flat_map(|run| run.bands.iter().map(move |band| (run, band)));
     let bands: Vec<(String, f64)> = bands
         .map(|(run, band)| {
             let part = band.part.name();
-            (format!("{{{},sizes=\"{part}\"}}", of_run(run)), band.share)
+            (format!("{{{},sizes=\"{part}\"}}", of_run(run, runs)), band.share)
         })
         .collect();
     metric("busbw_expected_ratio", "Bus bandwidth measured over expected, by band of sizes.", &bands);
-    let lines = outcome.health.runs.iter().flat_map(|run| run.lines.iter().map(move |line| (run, line)));
+    let lines = runs.iter().flat_map(|run| run.lines.iter().map(move |line| (run, line)));
     let lines: Vec<(String, f64)> = lines
-        .map(|(run, line)| (format!("{{{},size_bytes=\"{}\"}}", of_run(run), line.size_bytes), line.busbw_gbps * 1e9))
+        .map(|(run, line)| {
+            (format!("{{{},size_bytes=\"{}\"}}", of_run(run, runs), line.size_bytes), line.busbw_gbps * 1e9)
+        })
         .collect();
     metric("busbw_bytes_per_second", "Bus bandwidth as nccl-tests counts it.", &lines);
     text

@@ -175,13 +175,15 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
             let file = if all > 1 { format!("; see {}", run.file) } else { String::new() };
             format!("slow{more}: {told}{from}{file}")
         }
-        State::Pass => format!("healthy{more}: {told}{}", below(run)),
+        State::Pass => format!("healthy{more}: {told}{}{}", below(run), lacking(run, against)),
         State::Unsure if band.state == State::Slow => {
             format!(
                 "cannot tell{more}: {told}; or NCCL chose another protocol there than forecast, since no other size is slow"
             )
         }
-        State::Unsure if band.state == State::Pass => format!("cannot tell{more}: {told}{}", below(run)),
+        State::Unsure if band.state == State::Pass => {
+            format!("cannot tell{more}: {told}{}{}", below(run), lacking(run, against))
+        }
         State::Unsure => format!("cannot tell{more}: {told}"),
     }
 }
@@ -201,6 +203,31 @@ fn below(run: &Judged) -> String {
         "; but {count} of {of} large sizes lie below the {:.0}% that healthy machines reach, down to {share:.0}%",
         band.low * 100.0
     )
+}
+
+/// The band below the large sizes that lacks most of what would make it slow, were that certain, and what would tell; or the
+/// size that is far off by itself.
+fn lacking(run: &Judged, against: &Against<'_>) -> String {
+    let limits = against.0.gate.limits();
+    let lacks = |b: &&Band| b.part != Part::Large && b.state == State::Unsure && b.share < limits.of_part(b.part);
+    let worst = run.bands.iter().filter(lacks).min_by(|a, b| a.share.total_cmp(&b.share));
+    let Some(band) = worst else {
+        let told = |line: &Line| {
+            format!("; but {} reaches {:.0}%: repeat the run", Bytes(line.size_bytes), line.share * 100.0)
+        };
+        return run.lone().map_or_else(String::new, told);
+    };
+    let why = match run.kind {
+        // It would be slow but for one of its two sizes.
+        _ if band.share < band.low => ", one of its two sizes alone: repeat the run".to_owned(),
+        None => format!(", as good runs may ({:.0}% or more): repeats would tell", band.low * 100.0),
+        Some(_) => format!(
+            ", as healthy machines may ({:.0}% or more): a good run would tell, or a log with NCCL_DEBUG_SUBSYS=TUNING, \
+             whether NCCL chose as forecast",
+            band.low * 100.0
+        ),
+    };
+    format!("; but {} reaches {:.0}%{why}", range(band), band.share * 100.0)
 }
 
 /// The sizes at which a run is slow.

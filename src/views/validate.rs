@@ -339,6 +339,7 @@ impl Outcome {
             basis: if beside_runs { "measured against measured" } else { "measured against predicted" }.to_owned(),
             next: first(named)
                 .or_else(|| self.of_another_machine())
+                .or_else(|| (self.on_cpu && self.health.state != State::Pass).then(|| NEXT_OF_THREADS.to_owned()))
                 .or_else(|| health::next_of_small(&self.health))
                 .or_else(|| first(unknown))
                 .or_else(|| self.too_early())
@@ -394,19 +395,22 @@ impl Outcome {
         let of_state = self.health.runs.iter().filter(|run| run.state == self.health.state);
         let decisive = of_state.filter_map(|run| Some((run.kind.is_none(), run.decisive()?)));
         let Some((beside_runs, band)) = decisive.min_by(|a, b| a.1.low.total_cmp(&b.1.low)) else {
-            return format!("low: {NOTHING}");
+            return "low: nothing was judged".to_owned();
         };
         if self.other_gpus {
-            return "low: other GPUs were measured than what is expected is of".to_owned();
+            return ON_OTHER_GPUS.to_owned();
         }
         if let Some(times) = self.too_fast() {
             let doubt = if beside_runs { "was that a good run?" } else { "is that the machine that was measured?" };
             return format!("low: it is {times:.1} times as fast as what it is held against; {doubt}");
         }
         let (within, percent) = (1.0 - band.low, (1.0 - band.low) * 100.0);
+        // A size that is far off by itself makes a pass less sure.
+        let lone = self.health.runs.iter().any(|run| run.state == State::Pass && run.lone().is_some());
         let level = |basis, seen| match self.health.state {
             State::Unsure => Level::Low,
             _ if seen => Level::Low,
+            State::Pass if lone => Level::of(within, basis).min(Level::Medium),
             _ => Level::of(within, basis),
         };
         if beside_runs {
@@ -422,6 +426,10 @@ impl Outcome {
 
 /// Times as fast as a good run beyond which that one is doubted: two healthy runs of a machine differ by far less.
 const FASTER: f64 = 1.25;
+/// How sure a verdict is on other GPUs.
+pub(super) const ON_OTHER_GPUS: &str = "low: other GPUs were measured than what is expected is of";
+/// What to do where CPU threads were measured.
+const NEXT_OF_THREADS: &str = "measure again, while nothing else runs on these cores";
 /// What to do where some of the files were not judged.
 const MEASURE_REST: &str = "measure these again, whole, or leave the files out";
 /// What is said where there is nothing to judge.
