@@ -416,6 +416,16 @@ fn measured_rows_do_not_vanish() {
     assert!(code == 2 && err.contains("`box` is NaN%"), "{err}");
 }
 
+/// Goal: a setting that changed and moves nothing is named, as one that is not modelled may matter.
+#[test]
+fn a_changed_setting_that_moves_nothing_is_named() {
+    let suite = Suite::new(SUITE);
+    suite.change("job.env", "NCCL_NVLS_ENABLE=0\n", "NCCL_NVLS_ENABLE=0\nNCCL_IB_HCA=mlx5_0\n");
+    let (code, out, err) = suite.check(&[]);
+    assert_eq!((code, out.as_str()), (0, ""), "{err}");
+    assert!(err.contains("though settings did: NCCL_IB_HCA unset -> mlx5_0"), "{err}");
+}
+
 #[test]
 fn an_unchanged_run_is_silent() {
     let suite = Suite::new(SUITE);

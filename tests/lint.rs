@@ -84,6 +84,44 @@ fn samples_have_the_findings_that_they_should() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Goal: of NICs that hosts lack all hosts are named, the one with fewest first.
+#[test]
+fn hosts_that_lack_nics_are_named() {
+    let (_, out, err) =
+        collcast(&["lint", "tests/data/lint/few_nics.bad.log", "-t", "dgx-h100", "--nodes", "2", "--format", "json"]);
+    assert!(out.contains("gpu02 uses 1 of 8 RDMA devices, gpu01 2\""), "{out}{err}");
+}
+
+/// Goal: of a log without findings it is said what was understood, and what was not judged; of a text that says nothing of
+/// NCCL neither.
+#[test]
+fn a_clean_log_says_what_was_understood() {
+    let log = format!("{FOLDER}/rdma.good.log");
+    let (code, _, err) = collcast(&["lint", &log]);
+    let said = "nothing is wrong in the log of 2 hosts: NCCL 2.28.9+cuda13.0, 16 ranks, IB, 8 devices, GDRDMA";
+    assert!(code == 0 && err.contains(said) && err.contains("no machine says") && err.contains("-t TOPOLOGY"), "{err}");
+    let (_, _, err) = collcast(&["lint", &log, "-t", "dgx-h100", "--nodes", "2"]);
+    assert!(err.contains(said) && err.contains("confidence: high"), "{err}");
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("none.log");
+    std::fs::write(&empty, "gpu01:1:2 [0] NCCL INFO cudaDriverVersion 13000\n").unwrap();
+    let (_, _, err) = collcast(&["lint", empty.to_str().unwrap()]);
+    assert!(err.contains("nothing was judged"), "{err}");
+}
+
+/// Goal: how many NICs of several are named is said of machines whose NICs have no names.
+#[test]
+fn nics_without_names_are_counted() {
+    let bad = format!("{FOLDER}/hca_unnamed.bad.env");
+    let (_, out, err) = collcast(&["lint", &bad, "-t", "dgx-h100", "--nodes", "2"]);
+    assert!(out.contains("NCCL_IB_HCA=mlx5_0: lists 1 device, and a host has 8 NICs [fewer-nics]"), "{out}{err}");
+    let (_, _, err) = collcast(&["sweep", "dgx-h100", "--nodes", "2", "-s", "1K", "--env", "NCCL_IB_HCA=mlx5_0"]);
+    assert!(err.contains("so all are used, though 1 of 8 are listed"), "{err}");
+    let (_, out, err) =
+        collcast(&["sweep", "dgx-h100", "--nodes", "2", "-s", "1K", "--env", "NCCL_FASTRAK_CTRL_DEV=eth0"]);
+    assert!(!err.contains("not a variable") && out.contains("without effect"), "{out}{err}");
+}
+
 /// Goal: no rule is dead: each is found in a sample, or on the host of `a_planted_host_is_read`.
 #[test]
 fn every_rule_has_a_sample() {
@@ -121,7 +159,7 @@ fn of_host(root: &Path) -> (i32, BTreeSet<String>) {
     (code, report["findings"].as_array().unwrap().iter().map(rule).collect())
 }
 
-/// Goal: a host is read through a folder: one that has every fault, the same one without them, and an empty one.
+/// Goal: a host is read through a folder: one that has every fault, the same one without them, one that cannot be read, and none.
 #[test]
 fn a_planted_host_is_read() {
     let bad = tempfile::tempdir().unwrap();
@@ -173,8 +211,26 @@ fn a_planted_host_is_read() {
     assert_eq!(of_host(good.path()), (0, BTreeSet::new()));
     plant(bad.path(), "proc/self/status", "Cpus_allowed_list:\t3\n");
     assert!(of_host(bad.path()).1.contains("one-core"));
+    // What was checked is counted and named, and so is what was not.
+    let verdict = |root: &Path| collcast(&["lint", "--host", "--host-root", root.to_str().unwrap()]);
+    let (code, out, err) = verdict(good.path());
+    assert_eq!((code, out.as_str()), (0, ""), "{err}");
+    assert!(err.contains("nothing is wrong with 1 setting in 1 place; 8 checks of the host ran: ports, "), "{err}");
+    assert!(!err.contains("not checked"), "{err}");
+    std::fs::remove_file(good.path().join("proc/cmdline")).unwrap();
+    std::fs::remove_file(good.path().join("etc/nccl.conf")).unwrap();
+    plant(good.path(), "sys/bus/pci/devices/0000:10:00.0/config", &bridge(0)[..64]);
+    let (_, _, err) = verdict(good.path());
+    assert!(err.contains("ok: nothing is wrong; 6 checks of the host ran: "), "{err}");
+    assert!(err.contains("IOMMU (cannot read /proc/cmdline)") && err.contains("PCIe bridges (cannot"), "{err}");
+    // A folder that is no host's is not one without faults.
     let empty = tempfile::tempdir().unwrap();
-    assert_eq!(of_host(empty.path()), (0, BTreeSet::new()));
+    for (root, says) in
+        [(empty.path().to_owned(), "no folder proc, sys or etc"), (empty.path().join("x"), "is no folder")]
+    {
+        let (code, _, err) = verdict(&root);
+        assert!(code == 2 && err.contains(says) && err.contains("--host-root"), "{err}");
+    }
 }
 
 /// Goal: exit codes, formats, processes: what CI sees.

@@ -245,7 +245,7 @@ fn communicators_are_measured_on_their_own_gpus() {
     let spots: Vec<(u32, Option<Vec<u32>>)> = made.ranks.into_iter().collect();
     assert_eq!(spots, [(2, Some(vec![0, 1])), (4, Some(vec![0, 2, 4, 6]))]);
     assert!(
-        outcome.notes.iter().any(|note| note.starts_with("dp (2 ranks, 2 hosts) is not on the GPUs")),
+        outcome.notes.iter().any(|note| note.starts_with("dp (2 ranks, 2 nodes) is not on the GPUs")),
         "{:?}",
         outcome.notes
     );

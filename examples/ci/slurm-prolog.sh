@@ -5,14 +5,32 @@
 #   PrologFlags=Alloc
 # A run takes some seconds a host. A GPU or link that hangs ends it after 34 s in NCCL's kernels, and after 60 s elsewhere.
 # A prolog that fails drains the host and requeues the job; an epilog that fails drains it.
-# Hosts without GPUs may share it: jobs that were given none (Slurm sets SLURM_JOB_GPUS) are let through. Set
-# COLLCAST_ALWAYS=1 where jobs take whole hosts and do not ask for GPUs.
+# The run takes all GPUs of the host, so only jobs that have all of them are judged, before and after: beside another job
+# it would be slow itself, and slow that job down. Jobs with some or no GPUs are let through: Slurm says which they have
+# in SLURM_JOB_GPUS. Set COLLCAST_ALWAYS=1 where jobs take whole hosts and do not ask for GPUs.
+# What could not be judged is let through too. It is in the system's log, and the metrics say `collcast_ok 0`.
 set -uo pipefail
 machine=${COLLCAST_MACHINE:-dgx-h100}
 good=${COLLCAST_GOOD:-/etc/collcast/good}
 metrics=${COLLCAST_METRICS:-/var/lib/node_exporter/collcast.prom}
+# The folder of libnccl.so.2, where the loader does not find it by itself.
+nccl=${COLLCAST_NCCL:-}
+# Slurm starts it without PATH, which bash makes up for itself alone; the folder of collcast is behind.
+export PATH="$PATH:${COLLCAST_BIN:-/usr/local/bin}"
+[ -z "$nccl" ] || export LD_LIBRARY_PATH="$nccl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
-[ -n "${SLURM_JOB_GPUS:-}${COLLCAST_ALWAYS:-}" ] || exit 0
+say() {
+  echo "collcast-prolog: $1" >&2
+  logger -t collcast-prolog "$1" 2>/dev/null
+}
+
+if [ -z "${COLLCAST_ALWAYS:-}" ]; then
+  # A list such as 0,1,2 or 0-7.
+  given=$(tr ',' '\n' <<<"${SLURM_JOB_GPUS:-}" | awk -F- 'NF { n += NF > 1 ? $2 - $1 + 1 : 1 } END { print n + 0 }')
+  # None where nvidia-smi fails: then the run says what is wrong.
+  there=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+  [ "$given" -gt 0 ] && [ "$given" -ge "$there" ] || exit 0
+fi
 
 # Runs of hosts that are known to be good tell more than a forecast.
 if [ -d "$good" ]; then
@@ -27,7 +45,7 @@ case $code in
   1) exit 1 ;; # slow, wrong results, fewer GPUs than the machine has, or none: the line above says which
   124) # a host that is well is done in some seconds
     echo "collcast_ok 0" >"$metrics"
-    echo "collcast-prolog: not done within 60 s: a GPU or a link hangs" >&2
+    say "not done within 60 s: a GPU or a link hangs"
     exit 1
     ;;
   126 | 127) why="collcast cannot be started" ;;
@@ -36,5 +54,6 @@ case $code in
   *) why="it failed" ;;
 esac
 # Not a verdict about the host.
-echo "collcast-prolog: not judged, exit code $code: $why" >&2
+echo "collcast_ok 0" >"$metrics"
+say "not judged, exit code $code: $why"
 exit 0

@@ -118,6 +118,7 @@ fn numbers_outside_profiles_say_why() {
     let mut files = Vec::new();
     rust_files(&root().join("sim/src"), &mut files);
     rust_files(&root().join("scenarios/src"), &mut files);
+    rust_files(&root().join("topologies/src"), &mut files);
     let mut declared = 0;
     for (path, text) in &files {
         let mut explained = false;

@@ -2,31 +2,58 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
+
+use collcast_topologies::input;
 
 use super::finding::Finding;
 use super::found::Found;
 use super::launch::{SHM_LEAST, ports, size};
 use super::setting::Scope;
+use crate::error::Error;
+use crate::values::plural;
 
 /// Most entries of a folder that are looked at.
 const ENTRIES_MAX: usize = 4096;
 /// Most bytes of a file of /proc or /sys that are looked at.
-const BYTES_MAX: usize = 1 << 20;
+const BYTES_MAX: u64 = 1 << 20;
 /// Locked memory below which NCCL's own buffers do not fit, in bytes: 4 MiB a channel and peer, with 64 channels. Our
 /// estimate; sites set it to `unlimited`.
 const MEMLOCK_LEAST: u64 = 256 << 20;
 
-/// Looks at a host.
-pub(super) fn check(root: &Path, findings: &mut Vec<Finding>) {
+/// Folders of `/` of which a host has one at least.
+const FOLDERS: [&str; 3] = ["proc", "sys", "etc"];
+
+/// Looks at a host; says in words what was checked, and what was not since its file cannot be read. None where nothing was.
+///
+/// # Errors
+/// A folder that is not `/` of a host.
+pub(super) fn check(root: &Path, findings: &mut Vec<Finding>) -> Result<Option<String>, Error> {
+    if !FOLDERS.iter().any(|folder| root.join(folder).is_dir()) {
+        let what = if root.is_dir() { "has no folder proc, sys or etc" } else { "is no folder" };
+        return Err(Error::usage(
+            format!("`{}` {what}: it is not `/` of a host", root.display()),
+            "name the folder where the host's `/` is mounted, such as --host-root /host",
+        ));
+    }
     let mut host = Host { root, findings };
-    host.ports();
-    host.memlock();
-    host.shm();
-    host.rdma();
-    host.bridges();
-    host.cores();
-    host.libraries();
+    let checks = [
+        ("ports", "/proc/sys/net/ipv4/ip_local_port_range", host.ports()),
+        ("locked memory", "/proc/self/limits", host.memlock()),
+        ("/dev/shm", "/proc/mounts", host.shm()),
+        ("RDMA devices", "/sys/class/infiniband", host.rdma()),
+        ("PCIe bridges", "/sys/bus/pci/devices/*/config whole, as root can", host.bridges()),
+        ("IOMMU", "/proc/cmdline", host.iommu()),
+        ("CPU mask", "/proc/self/status", host.cores()),
+        ("versions of NCCL", "folders of libraries", host.libraries()),
+    ];
+    let ran: Vec<&str> = checks.iter().filter(|(.., ran)| ran.is_some()).map(|(name, ..)| *name).collect();
+    let unread = checks.iter().filter(|(.., ran)| ran.is_none());
+    let unread: Vec<String> = unread.map(|(name, file, _)| format!("{name} (cannot read {file})")).collect();
+    let left = if unread.is_empty() { String::new() } else { format!("; not checked: {}", unread.join(", ")) };
+    let count = plural(ran.len(), "check", "checks");
+    Ok((!ran.is_empty()).then(|| format!("{count} of the host ran: {}{left}", ran.join(", "))))
 }
 
 struct Host<'h> {
@@ -34,10 +61,16 @@ struct Host<'h> {
     findings: &'h mut Vec<Finding>,
 }
 
+/// Checks; none where what it reads is not there.
 impl Host<'_> {
+    fn bytes(&self, path: &str) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        input::open(&self.root.join(path)).ok()?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
     fn text(&self, path: &str) -> Option<String> {
-        let bytes = fs::read(self.root.join(path)).ok()?;
-        Some(String::from_utf8_lossy(&bytes[..bytes.len().min(BYTES_MAX)]).into_owned())
+        Some(String::from_utf8_lossy(&self.bytes(path)?).into_owned())
     }
 
     /// Names of a folder, in order.
@@ -52,30 +85,31 @@ impl Host<'_> {
         Found::of(format!("/{path}"), self.findings).add(rule, line, what);
     }
 
-    fn ports(&mut self) {
+    fn ports(&mut self) -> Option<()> {
         const PATH: &str = "proc/sys/net/ipv4/ip_local_port_range";
         let mut scope = Scope::default();
-        ports(&self.text(PATH).unwrap_or_default(), None, &mut scope);
+        ports(&self.text(PATH)?, None, &mut scope);
         for sign in scope.signs {
             self.add(sign.rule, PATH, None, sign.what);
         }
+        Some(())
     }
 
-    fn memlock(&mut self) {
+    fn memlock(&mut self) -> Option<()> {
         const PATH: &str = "proc/self/limits";
-        let text = self.text(PATH).unwrap_or_default();
-        let line = (1..).zip(text.lines()).find(|(_, line)| line.starts_with("Max locked memory"));
-        let Some((number, line)) = line else { return };
+        let text = self.text(PATH)?;
+        let (number, line) = (1..).zip(text.lines()).find(|(_, line)| line.starts_with("Max locked memory"))?;
         let soft = line.split_whitespace().nth(3).and_then(|limit| limit.parse::<u64>().ok());
         if let Some(limit) = soft.filter(|&limit| limit < MEMLOCK_LEAST && self.has_rdma()) {
             self.add("memlock", PATH, Some(number), format!("{} KiB may be locked", limit >> 10));
         }
+        Some(())
     }
 
     /// The `size=` of the file system at /dev/shm.
-    fn shm(&mut self) {
+    fn shm(&mut self) -> Option<()> {
         const PATH: &str = "proc/mounts";
-        let text = self.text(PATH).unwrap_or_default();
+        let text = self.text(PATH)?;
         for (number, line) in (1..).zip(text.lines()) {
             let words: Vec<&str> = line.split_whitespace().collect();
             let options = words.get(3).filter(|_| words.get(1) == Some(&"/dev/shm"));
@@ -84,17 +118,15 @@ impl Host<'_> {
                 self.add("small-shm", PATH, Some(number), format!("/dev/shm holds {limit}"));
             }
         }
+        Some(())
     }
 
     fn has_rdma(&self) -> bool {
         !self.names("sys/class/infiniband").is_empty()
     }
 
-    fn rdma(&mut self) {
-        let devices = self.names("sys/class/infiniband");
-        if devices.is_empty() {
-            return;
-        }
+    fn rdma(&mut self) -> Option<()> {
+        let devices = Some(self.names("sys/class/infiniband")).filter(|devices| !devices.is_empty())?;
         if !self.names("dev/infiniband").iter().any(|name| name.starts_with("uverbs")) {
             let what = format!("{} RDMA devices in /sys, and no uverbs device", devices.len());
             self.add("no-rdma-device", "dev/infiniband", None, what);
@@ -113,40 +145,47 @@ impl Host<'_> {
                 }
             }
         }
+        Some(())
     }
 
-    /// PCIe bridges whose access control sends traffic between devices upwards, and an IOMMU that translates.
-    fn bridges(&mut self) {
-        let on: Vec<String> = self
-            .names("sys/bus/pci/devices")
-            .into_iter()
-            .filter(|device| {
-                fs::read(self.root.join("sys/bus/pci/devices").join(device).join("config"))
-                    .is_ok_and(|config| redirects(&config))
-            })
-            .collect();
+    /// PCIe bridges whose access control sends traffic between devices upwards. Only root reads what says it.
+    fn bridges(&mut self) -> Option<()> {
+        let mut on = Vec::new();
+        let mut read = false;
+        for device in self.names("sys/bus/pci/devices") {
+            let config = self.bytes(&format!("sys/bus/pci/devices/{device}/config")).unwrap_or_default();
+            read |= config.len() > EXTENDED;
+            on.extend(redirects(&config).then_some(device));
+        }
         if let Some(first) = on.first() {
             let what = format!("{} bridges redirect traffic between devices, {first} first", on.len());
             self.add("acs-on", &format!("sys/bus/pci/devices/{first}/config"), None, what);
         }
-        let line = self.text("proc/cmdline").unwrap_or_default();
+        read.then_some(())
+    }
+
+    /// An IOMMU that translates.
+    fn iommu(&mut self) -> Option<()> {
+        let line = self.text("proc/cmdline")?;
         let words: Vec<&str> = line.split_whitespace().collect();
         let on = words.iter().find(|w| matches!(**w, "intel_iommu=on" | "amd_iommu=on" | "iommu=on" | "iommu=force"));
         if let Some(on) = on.filter(|_| !words.iter().any(|w| matches!(*w, "iommu=pt" | "iommu.passthrough=1"))) {
             self.add("iommu-on", "proc/cmdline", None, format!("the kernel runs with {on} and without iommu=pt"));
         }
+        Some(())
     }
 
     /// The mask of CPUs, beside the NUMA nodes of GPUs.
-    fn cores(&mut self) {
+    fn cores(&mut self) -> Option<()> {
         const PATH: &str = "proc/self/status";
-        let text = self.text(PATH).unwrap_or_default();
-        let line = (1..).zip(text.lines()).find(|(_, line)| line.starts_with("Cpus_allowed_list:"));
-        let Some((number, list)) = line.and_then(|(n, l)| Some((n, l.split_once(':')?.1.trim()))) else { return };
+        let text = self.text(PATH)?;
+        let (number, line) = (1..).zip(text.lines()).find(|(_, line)| line.starts_with("Cpus_allowed_list:"))?;
+        let list = line.split_once(':')?.1.trim();
         let allowed = cpus(list);
         let online = cpus(self.text("sys/devices/system/cpu/online").unwrap_or_default().trim());
         if allowed.len() == 1 && online.len() != 1 {
-            return self.add("one-core", PATH, Some(number), format!("the mask is CPU {list}"));
+            self.add("one-core", PATH, Some(number), format!("the mask is CPU {list}"));
+            return Some(());
         }
         let mut far: BTreeMap<String, usize> = BTreeMap::new();
         for device in self.names("sys/bus/pci/devices") {
@@ -163,20 +202,25 @@ impl Host<'_> {
             let what = format!("the mask {list} has no CPU of NUMA node {node}, where {gpus} GPUs are");
             self.add("far-cores", PATH, Some(number), what);
         }
+        Some(())
     }
 
     /// NCCL of the system beside that of Python packages.
-    fn libraries(&mut self) {
+    fn libraries(&mut self) -> Option<()> {
+        let of_system =
+            ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/local/lib", "opt/nccl/lib"];
+        let of_python = ["usr/lib", "usr/local/lib", "opt/venv/lib", "opt/conda/lib"];
+        if !of_system.iter().chain(&of_python).any(|folder| self.root.join(folder).is_dir()) {
+            return None;
+        }
         let mut found: Vec<(String, PathBuf)> = Vec::new();
-        for folder in
-            ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/local/lib", "opt/nccl/lib"]
-        {
+        for folder in of_system {
             for name in self.names(folder) {
                 let version = name.strip_prefix("libnccl.so.").filter(|v| v.matches('.').count() == 2);
                 found.extend(version.map(|version| (version.to_owned(), Path::new(folder).join(&name))));
             }
         }
-        for place in ["usr/lib", "usr/local/lib", "opt/venv/lib", "opt/conda/lib"] {
+        for place in of_python {
             for python in self.names(place).into_iter().filter(|name| name.starts_with("python3")) {
                 for packages in ["site-packages", "dist-packages"] {
                     let folder = format!("{place}/{python}/{packages}");
@@ -195,6 +239,7 @@ impl Host<'_> {
             let what = format!("NCCL {one} in /{}, {other} in /{}", at.display(), place.display());
             self.add("two-nccls", &place.display().to_string(), None, what);
         }
+        Some(())
     }
 }
 
@@ -209,6 +254,9 @@ fn cpus(list: &str) -> BTreeSet<u32> {
     ranges.flat_map(|(first, last)| first..=last.min(CPUS_MAX)).collect()
 }
 
+/// Where extended capabilities begin in the configuration space of a PCI device; who is not root reads less.
+const EXTENDED: usize = 0x100;
+
 /// Whether the configuration space of a PCI device has access control that redirects requests between peers upwards.
 ///
 /// PCI Express Base Specification, 7.7.11: extended capability 0x000d, whose control register is 6 bytes in; bit 2 is P2P
@@ -216,7 +264,7 @@ fn cpus(list: &str) -> BTreeSet<u32> {
 fn redirects(config: &[u8]) -> bool {
     const ACS: u32 = 0x000d;
     const REDIRECT: u8 = 0b1100;
-    let mut at = 0x100;
+    let mut at = EXTENDED;
     // Each capability takes 4 bytes or more of 4 KiB, so a list that is longer is a circle.
     for _ in 0..1024 {
         let Some(header) = config.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes) else {
@@ -226,7 +274,7 @@ fn redirects(config: &[u8]) -> bool {
             return config.get(at + 6).is_some_and(|control| control & REDIRECT != 0);
         }
         at = (header >> 20) as usize;
-        if at < 0x100 {
+        if at < EXTENDED {
             return false;
         }
     }

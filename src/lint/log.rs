@@ -16,10 +16,13 @@ use super::rules;
 use super::setting::Scope;
 use crate::error::Error;
 use crate::query::Query;
-use crate::topo::{GraphsRequest, graphs};
+use crate::topo::{GraphsOutcome, GraphsRequest, graphs};
+use crate::values::plural;
 
 /// Most different choices that are compared.
 const CHOICES_MAX: usize = 256;
+/// Hosts that a finding names beside the first.
+const HOSTS_NAMED: usize = 3;
 
 /// Something with the line that first said it.
 type At<T> = Option<(T, u64)>;
@@ -37,7 +40,12 @@ struct Log {
     /// By version: where first, and by which host.
     versions: BTreeMap<String, (String, u64)>,
     ranks: u32,
-    hosts: u32,
+    /// NCCL's nodes: hosts, or NVLink domains where it takes one for a node.
+    nodes: u32,
+    /// Hosts that wrote lines of NCCL.
+    writers: BTreeSet<String>,
+    /// `Using network IB`.
+    network: Option<String>,
     /// `NET/IB : No device found`.
     no_device: At<()>,
     /// A channel goes over TCP, or the network is Socket.
@@ -60,15 +68,20 @@ struct Log {
     one_core: At<String>,
 }
 
-/// Reads a log and reports on it; the settings that it names are left to the other rules.
-pub(super) fn check(text: &str, machine: Option<&Machine>, found: &mut Found<'_>) -> Result<Scope, Error> {
+/// Reads a log and reports on it: the settings that it names, which are left to the other rules, and what was understood.
+pub(super) fn check(
+    text: &str,
+    machine: Option<&Machine>,
+    found: &mut Found<'_>,
+) -> Result<(Scope, Option<String>), Error> {
     let log = Log::read(text);
     log.report(found);
     log.report_network(machine, found);
     if let Some(machine) = machine {
         log.report_machine(machine, found)?;
     }
-    Ok(log.scope)
+    let says = log.says();
+    Ok((log.scope, says))
 }
 
 fn first<T>(at: &mut At<T>, value: T, line: u64) {
@@ -102,6 +115,12 @@ impl Log {
     }
 
     fn line(&mut self, number: u64, host: &str, text: &str) {
+        if !self.writers.contains(host) {
+            self.writers.insert(host.to_owned());
+        }
+        if let Some(network) = text.strip_prefix("Using network ") {
+            self.network.get_or_insert_with(|| network.trim().chars().take(40).collect());
+        }
         if let Some((name, value)) = text.split_once(" set by environment to ") {
             self.setting(number, host, name, value.trim_end_matches('.'));
         } else if let Some(version) = text.split_once("NCCL version ").map(|(_, rest)| rest) {
@@ -122,7 +141,7 @@ impl Log {
             let words: Vec<&str> = text.split_whitespace().collect();
             let after = |name| words.windows(2).find(|w| w[0] == name).and_then(|w| w[1].parse::<u32>().ok());
             if let Some(ranks) = after("nRanks").filter(|&ranks| ranks > self.ranks) {
-                (self.ranks, self.hosts) = (ranks, after("nNodes").unwrap_or(0));
+                (self.ranks, self.nodes) = (ranks, after("nNodes").unwrap_or(0));
             }
         } else if let Some((count, _)) = text.split_once(" coll channels") {
             if let Ok(count) = count.trim().parse() {
@@ -139,6 +158,24 @@ impl Log {
         } else if text.contains("ffinity") {
             self.affinity(number, text);
         }
+    }
+
+    /// What was understood, in words: `1 host: IB, 8 devices, GDRDMA`; none where that is nothing.
+    fn says(&self) -> Option<String> {
+        let counts = || self.nics.values().map(|(count, _)| *count);
+        let devices = counts().min().zip(counts().max()).map(|(least, most)| match least == most {
+            true => plural(most, "device", "devices"),
+            false => format!("{least} to {most} devices"),
+        });
+        let parts = [
+            self.versions.keys().next().map(|version| format!("NCCL {}", version.chars().take(40).collect::<String>())),
+            (self.ranks > 0).then(|| plural(self.ranks as usize, "rank", "ranks")),
+            self.network.clone(),
+            devices,
+            (self.with_gdr > 0 && self.without_gdr.is_none()).then(|| "GDRDMA".to_owned()),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| format!("{}: {}", plural(self.writers.len(), "host", "hosts"), parts.join(", ")))
     }
 
     fn setting(&mut self, number: u64, host: &str, name: &str, value: &str) {
@@ -287,7 +324,7 @@ impl Log {
 
     /// How data leaves hosts; and what NCCL warned of.
     fn report_network(&self, machine: Option<&Machine>, found: &mut Found<'_>) {
-        let several = self.hosts > 1;
+        let several = self.nodes > 1;
         if let Some((text, line)) = &self.warned {
             found.add("log-warning", Some(*line), format!("NCCL warns: {text}"));
         }
@@ -314,13 +351,20 @@ impl Log {
             found.add("log-shm", Some(line), "channels go through SHM");
         }
         let has = machine.nics();
-        if let Some((host, (count, line))) = self.nics.iter().min_by_key(|(_, (count, _))| *count)
-            && *count < has
-        {
-            found.add("log-fewer-nics", Some(*line), format!("{host} uses {count} of {has} RDMA devices"));
+        let mut lacking: Vec<_> = self.nics.iter().filter(|(_, (count, _))| *count < has).collect();
+        lacking.sort_by_key(|(_, (count, _))| *count);
+        if let [(host, (count, line)), others @ ..] = &lacking[..] {
+            let mut what = format!("{host} uses {count} of {has} RDMA devices");
+            for (host, (count, _)) in others.iter().take(HOSTS_NAMED) {
+                what += &format!(", {host} {count}");
+            }
+            if let more @ 1.. = others.len().saturating_sub(HOSTS_NAMED) {
+                what += &format!(", and {more} more hosts lack some");
+            }
+            found.add("log-fewer-nics", Some(*line), what);
         }
         let topology = &machine.site.topology;
-        if self.ranks != topology.ranks() || self.hosts != machine.site.nodes() {
+        if self.ranks != topology.ranks() {
             return Ok(());
         }
         let mut spec = machine.site.spec.clone();
@@ -328,8 +372,9 @@ impl Log {
             spec.nccl = version.split('+').next().map(str::to_owned);
         }
         if let Some((count, line)) = self.channels {
-            let expected = graphs(&GraphsRequest { site: spec.clone(), ranks: None }).map(|outcome| outcome.channels);
-            if let Ok(expected) = expected
+            let ours = graphs(&GraphsRequest { site: spec.clone(), ranks: None });
+            if let Ok(GraphsOutcome { channels: expected, hosts: nodes, .. }) = ours
+                && nodes == self.nodes
                 && count < expected
             {
                 let what = format!("{count} channels, and NCCL's search finds {expected} on `{}`", topology.name);
@@ -340,6 +385,10 @@ impl Log {
         spec.env.retain(|(name, _)| name != "NCCL_TUNER_CONFIG_FILE");
         let Ok(site) = spec.load_onto(topology.clone()) else { return Ok(()) };
         let predictor = site.predictor();
+        // As NCCL counts them under these settings.
+        if predictor.graph(self.ranks, site.settings()).hosts != self.nodes {
+            return Ok(());
+        }
         let mut differ = Vec::new();
         for &(collective, bytes, algorithm, protocol, line) in &self.choices {
             // NCCL counts the bytes of a rank where nccl-tests counts those of all.

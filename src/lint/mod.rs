@@ -86,6 +86,9 @@ pub struct Outcome {
     pub notes: Vec<String>,
 }
 
+/// What a host is taken for.
+pub(crate) const HOST: &str = "host";
+
 /// A place that was looked at.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct LookedAt {
@@ -95,6 +98,8 @@ pub struct LookedAt {
     pub kind: &'static str,
     /// Settings in it.
     pub settings: usize,
+    /// What was understood of a log, such as `1 host: IB, 8 devices, GDRDMA`, or checked of a host.
+    pub says: Option<String>,
 }
 
 impl Outcome {
@@ -107,7 +112,7 @@ impl Outcome {
 /// Looks at files, a process, a host.
 ///
 /// # Errors
-/// A machine that cannot be read, nothing to look at, [`Error::Cancelled`].
+/// A machine that cannot be read, nothing to look at, a folder that is no host's, [`Error::Cancelled`].
 pub fn lint(request: &Request) -> Result<Outcome, Error> {
     if request.inputs.is_empty() && request.process.is_none() && request.host.is_none() {
         return Err(Error::usage("there is nothing to look at", "name files, or give --own-env, --pid N or --host"));
@@ -122,13 +127,17 @@ pub fn lint(request: &Request) -> Result<Outcome, Error> {
         let kind = Kind::of(Path::new(&input.name), &input.text);
         let mut found = Found::of(input.name.as_str(), &mut findings);
         let mut scopes = read::scopes(kind, &input.text);
+        let mut says = None;
         if kind == Kind::Log {
-            scopes.push(log::check(&input.text, machine.as_ref(), &mut found)?);
+            let (scope, understood) = log::check(&input.text, machine.as_ref(), &mut found)?;
+            scopes.push(scope);
+            says = understood;
         }
         outcome.looked_at.push(LookedAt {
             name: input.name.clone(),
             kind: kind.name(),
             settings: scopes.iter().map(|scope| scope.settings.len()).sum(),
+            says,
         });
         for scope in &scopes {
             check(scope, machine.as_ref(), &mut found)?;
@@ -137,12 +146,13 @@ pub fn lint(request: &Request) -> Result<Outcome, Error> {
     if let Some((name, variables)) = &request.process {
         let scope = read::of_process(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let settings = scope.settings.len();
-        outcome.looked_at.push(LookedAt { name: name.clone(), kind: Kind::Process.name(), settings });
+        outcome.looked_at.push(LookedAt { name: name.clone(), kind: Kind::Process.name(), settings, says: None });
         check(&scope, machine.as_ref(), &mut Found::of(name.as_str(), &mut findings))?;
     }
     if let Some(root) = &request.host {
-        host::check(root, &mut findings);
-        outcome.looked_at.push(LookedAt { name: root.display().to_string(), kind: "host", settings: 0 });
+        let says = host::check(root, &mut findings)?;
+        let name = root.display().to_string();
+        outcome.looked_at.push(LookedAt { name, kind: HOST, settings: 0, says });
     }
     findings.sort_by(|a, b| (&a.place, a.severity, a.rule).cmp(&(&b.place, b.severity, b.rule)));
     outcome.findings = findings;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use collcast_sim::collective::{Collective, DataType, Protocol, nearest};
-use collcast_sim::nccl::parameters::{Parameter, strtoll};
+use collcast_sim::nccl::parameters::{Parameter, is_of_plugin, strtoll};
 use collcast_sim::nccl::settings::{NcclSettings, SettingsError};
 use collcast_sim::nccl::{ALGORITHMS, Environment, FUNCTIONS, NicSet, Version};
 use collcast_sim::network;
 use collcast_sim::predict::{Choice, PredictError};
-use collcast_sim::schedule::{Call, valid_algorithms};
+use collcast_sim::schedule::{Call, MAX_CHANNELS, valid_algorithms};
 use collcast_sim::units::Bytes;
 
 use super::found::Found;
@@ -17,6 +17,7 @@ use super::setting::{Scope, Setting, meant};
 use crate::forecast::{self, forecast};
 use crate::query::Query;
 use crate::site::Site;
+use crate::values::plural;
 
 /// Families of variables that other libraries read, with whose they are.
 const OTHERS: [(&str, &str); 8] = [
@@ -95,6 +96,7 @@ fn name(setting: &Setting, found: &mut Found<'_>) {
         return found.add("other-stack", setting.line, format!("{name} is a variable of {whose}"));
     }
     match Parameter::of(name) {
+        None if is_of_plugin(name) => {}
         None if name.starts_with("NCCL_") || name.starts_with("OFI_NCCL_") => {
             let read = Parameter::names().filter(|known| Parameter::of(known).is_some_and(Parameter::is_read));
             let near = nearest(name, read);
@@ -264,8 +266,8 @@ fn together(scope: &Scope, found: &mut Found<'_>) {
 fn sends(settings: &BTreeMap<&str, &Setting>, machine: Option<&Machine>, found: &mut Found<'_>) {
     let Some(setting) = settings.get("NCCL_MAX_NCHANNELS").filter(|setting| setting.is_known()) else { return };
     let (most, rest) = strtoll(setting.value.trim());
-    // No more than 64, a power of two, are ever taken (`MAXCHANNELS`).
-    let Some(most) = u32::try_from(most).ok().filter(|most| !rest && (1..64).contains(most)) else { return };
+    // No more, a power of two, are ever taken.
+    let Some(most) = u32::try_from(most).ok().filter(|most| !rest && (1..MAX_CHANNELS).contains(most)) else { return };
     if settings.contains_key("NCCL_MAX_P2P_NCHANNELS") {
         return;
     }
@@ -380,7 +382,15 @@ fn nics(setting: &Setting, machine: &Machine, found: &mut Found<'_>) {
     let topology = &machine.site.topology;
     let of_first = topology.hosts().first().map(|host| host.nics.as_slice()).unwrap_or_default();
     let nics: Vec<u32> = of_first.iter().filter_map(|&nic| topology.nic(nic)).map(|nic| nic.index).collect();
-    let Ok(taken) = NicSet::of_hcas(topology, &setting.value) else { return };
+    let Ok(taken) = NicSet::of_hcas(topology, &setting.value) else {
+        // NICs of built-in machines have no names: then their number counts.
+        if let Some(listed) = NicSet::listed(&setting.value).filter(|&n| n < machine.nics() && machine.has("verbs")) {
+            let devices = plural(listed, "device", "devices");
+            let what = format!("{}: lists {devices}, and a host has {} NICs", setting.text(), machine.nics());
+            found.add("fewer-nics", setting.line, what);
+        }
+        return;
+    };
     let left = nics.iter().filter(|&&index| taken.has(index)).count();
     if nics.is_empty() || left == nics.len() || !machine.has_rdma() {
         return;

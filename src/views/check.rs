@@ -174,7 +174,7 @@ impl Outcome {
         let differences = plural(self.findings.len(), "difference", "differences");
         let named = |finding: &Finding| format!("{}: {finding}", finding.place().join(" "));
         match self.findings.first() {
-            None => format!("no choice and no time beyond tolerance changed in {all}"),
+            None => format!("no choice and no time beyond tolerance changed in {all}{}", self.moved_inputs()),
             Some(first) if !self.is_compared() => {
                 let what = "nothing was compared: the suite and the baseline have no entry in common";
                 format!("{what}; {differences} in {all}, the first in {}", named(first))
@@ -193,6 +193,17 @@ impl Outcome {
                 format!("nothing got worse; {differences} in {all}, the first in {}", named(first))
             }
         }
+    }
+
+    /// The settings that changed and moved nothing: those that are not modelled among them.
+    fn moved_inputs(&self) -> String {
+        let settings = self.changed.iter().filter(|changed| changed.what.cause() == Cause::Settings);
+        let mut words: Vec<String> = settings.map(|changed| changed.what.to_string()).collect();
+        words.dedup();
+        if words.is_empty() {
+            return String::new();
+        }
+        format!(", though settings did: {}", words.join("; "))
     }
 }
 

@@ -7,7 +7,7 @@ use collcast_reports::sarif;
 use collcast_sim::text::one_line;
 
 use super::VERSION;
-use crate::lint::{Finding, Outcome, Severity, rules};
+use crate::lint::{Finding, HOST, Outcome, Severity, rules};
 use crate::values::plural;
 
 impl Outcome {
@@ -91,16 +91,25 @@ impl Outcome {
     fn verdict(&self) -> Verdict {
         let [errors, warnings, notes] = [Severity::Error, Severity::Warning, Severity::Note].map(|s| self.count(s));
         let settings: usize = self.looked_at.iter().map(|place| place.settings).sum();
-        let looked = format!(
-            "{} in {}",
-            plural(settings, "setting", "settings"),
-            plural(self.looked_at.len(), "place", "places")
-        );
-        let unread = settings == 0 && self.findings.is_empty();
-        let sentence = if unread {
+        let (host, files): (Vec<_>, Vec<_>) =
+            self.looked_at.iter().partition(|place| place.kind == HOST && place.says.is_some());
+        let host = host.iter().find_map(|place| place.says.as_deref());
+        let looked =
+            format!("{} in {}", plural(settings, "setting", "settings"), plural(files.len(), "place", "places"));
+        let logs: Vec<&str> = files.iter().filter_map(|place| place.says.as_deref()).collect();
+        let logs = (!logs.is_empty()).then(|| format!("the log of {}", one_line(&logs.join("; "))));
+        // Of a machine there would be notes.
+        let alone = logs.is_some() && self.findings.is_empty() && self.notes.is_empty();
+        let unread = settings == 0 && self.findings.is_empty() && logs.is_none() && host.is_none();
+        let mut sentence = if unread {
             format!("no setting of NCCL was found in {}", plural(self.looked_at.len(), "place", "places"))
         } else if self.findings.is_empty() {
-            format!("nothing is wrong with {looked}")
+            match logs {
+                Some(logs) if settings == 0 => format!("nothing is wrong in {logs}"),
+                Some(logs) => format!("nothing is wrong with {looked}, nor in {logs}"),
+                None if settings == 0 => "nothing is wrong".to_owned(),
+                None => format!("nothing is wrong with {looked}"),
+            }
         } else {
             let counts = [(errors, "error", "errors"), (warnings, "warning", "warnings"), (notes, "note", "notes")];
             let counts: Vec<String> = counts
@@ -108,8 +117,10 @@ impl Outcome {
                 .filter(|(count, ..)| *count > 0)
                 .map(|&(count, one, many)| plural(count, one, many))
                 .collect();
-            format!("{} about {looked}", counts.join(", "))
+            let about = if files.is_empty() { String::new() } else { format!(" about {looked}") };
+            format!("{}{about}", counts.join(", "))
         };
+        sentence.extend(host.map(|says| format!("; {says}")));
         Verdict {
             status: match (errors, warnings) {
                 (0, 0) => Status::Ok,
@@ -117,10 +128,21 @@ impl Outcome {
                 _ => Status::Failed,
             },
             sentence,
-            confidence: if unread { "none: nothing was judged" } else { "high: what NCCL 2.30 and its plugins read" }
+            confidence: match (unread, alone) {
+                (true, _) => "none: nothing was judged",
+                (_, true) => "medium: no machine says what should be in the log",
+                _ => "high: what NCCL 2.30 and its plugins read",
+            }
+            .to_owned(),
+            basis: if host.is_some() { "settings as written, and files of the host" } else { "settings as written" }
                 .to_owned(),
-            basis: "settings as written".to_owned(),
-            next: unread.then(|| "an env file, nccl.conf, a script, a manifest or a log has settings".to_owned()),
+            next: match (unread, alone) {
+                (true, _) => Some("an env file, nccl.conf, a script, a manifest or a log has settings".to_owned()),
+                (_, true) => {
+                    Some("name the machine, `-t TOPOLOGY`: NICs, channels and choices are held beside it".to_owned())
+                }
+                _ => None,
+            },
         }
     }
 }

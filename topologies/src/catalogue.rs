@@ -4,6 +4,7 @@
 //! sockets follow NCCL's rule (`src/graph/topo.h`, `topo.cc`), so that a machine read from
 //! NCCL's XML and one written by hand agree.
 
+use collcast_sim::nccl::nvlink::Nvlinks;
 use collcast_sim::units::Bandwidth;
 
 /// A GPU product.
@@ -138,19 +139,24 @@ pub fn by_device_id(device: u32) -> Option<&'static Product> {
 }
 
 /// Nominal rate of one NVLink, one direction, by compute capability times ten.
-///
-/// # Source
-/// Data sheets of P100 (NVLink 1: 20 GB/s), V100 (300 GB/s both ways over 6 links), A100
-/// (600 over 12), A40 (112.5 over 4), H100 and H200 (900 over 18), B200 (1800 over 18).
 pub fn nvlink_rate(compute_capability: u32) -> Option<Bandwidth> {
-    let gb_per_s = match compute_capability {
-        60..70 => 20.0,
-        70..86 | 90..100 => 25.0,
-        86 => 14.0625,
-        100..120 => 50.0,
-        _ => return None,
-    };
-    Some(Bandwidth::from_gb_per_s(gb_per_s))
+    Nvlinks::of(compute_capability).map(|links| Bandwidth::from_gb_per_s(links.nominal))
+}
+
+/// What is assumed for an NVLink of a GPU whose generation is not known, in GB/s: that of Volta to Hopper.
+const UNKNOWN_NVLINK_GB_PER_S: f64 = 25.0;
+
+/// [`nvlink_rate`] where nothing tells the generation.
+pub fn unknown_nvlink_rate() -> Bandwidth {
+    Bandwidth::from_gb_per_s(UNKNOWN_NVLINK_GB_PER_S)
+}
+
+/// PCIe 3.0 x16 in GB/s, which NCCL assumes where it is told no speed; source: NCCL `src/graph/topo.cc`.
+const UNKNOWN_PCIE_GB_PER_S: f64 = 12.0;
+
+/// [`pcie_rate`] where nothing tells the speed.
+pub fn unknown_pcie_rate() -> Bandwidth {
+    Bandwidth::from_gb_per_s(UNKNOWN_PCIE_GB_PER_S)
 }
 
 /// Rate of a PCIe link, one direction, from the speed of a lane in GT/s and the lanes.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use collcast_sim::ids::VertexId;
+use collcast_sim::nccl::nvlink::Nvlinks;
 use collcast_sim::topology::{Link, LinkKind, Software, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::Bandwidth;
 
@@ -406,12 +407,12 @@ pub fn profile_for(host: &HostSpec, hosts: usize) -> Option<&'static str> {
     if !host.has_nvswitch() {
         return None;
     }
-    match gpu.compute_capability {
+    match Nvlinks::of(gpu.compute_capability)?.capability.start {
         80 => Some("a100-nvswitch"),
         90 if gpu.family() == "H200" => Some("h200-nvswitch"),
         // Measured on 2 to 4. Hosts of 8 are as near by `prior` where others measured them, several hosts nearer.
         90 if gpu.family() == "H100" && hosts == 1 && (2..=4).contains(&host.gpus.len()) => Some("h100-nvswitch"),
-        100..110 => Some("b200-nvswitch"),
+        100 => Some("b200-nvswitch"),
         _ => None,
     }
 }

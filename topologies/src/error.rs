@@ -54,7 +54,7 @@ fn plain(text: &str) -> String {
 }
 
 /// A value as it is quoted in a message: at most 60 characters, none of them control.
-pub(crate) fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     let mut short = plain(&text.chars().take(60).collect::<String>());
     if text.chars().nth(60).is_some() {
         short.push_str("...");

@@ -102,8 +102,22 @@ pub fn read_any(bytes: &[u8], file: &str, load: Loader<'_>) -> Result<ClusterSpe
     if looks_like_xml(source.text) || crate::smi::looks_like(source.text) {
         return Ok(ClusterSpec::single(&stem(), file, read_host(source)?));
     }
+    if !is_meant_as_toml(source) {
+        return Err(TopologiesError::Syntax(source.whole(
+            format!("no known format: `{}` is none of the files that are read", quote(file)),
+            "machines are a topology file (TOML), NCCL topology XML (NCCL_TOPO_DUMP_FILE), a log of NCCL_DEBUG=INFO, or the \
+             text of `nvidia-smi topo -m`; `topo import` makes them of XML of lstopo, Slurm's topology.conf, what \
+             ibnetdiscover prints, EC2's DescribeInstanceTopology and networks of ASTRA-sim",
+        )));
+    }
     let raw = parse(source)?;
     Reader { source, depth: 0 }.cluster(&raw, load)
+}
+
+/// Whether mistakes of a text are best told as those of a topology file: by its name, its schema, or as it is TOML.
+fn is_meant_as_toml(source: Source<'_>) -> bool {
+    let named = Path::new(source.file).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
+    named || source.text.contains(SCHEMA) || source.text.parse::<toml::Table>().is_ok()
 }
 
 /// What a file that says something of a machine is.
@@ -212,6 +226,16 @@ fn syntax(source: Source<'_>, error: &toml::de::Error) -> TopologiesError {
             format!("the key `{key}` is missing"),
             format!("needs `{key}`"),
             format!("add `{key} = ...` to this table; it has no default"),
+        ));
+    }
+    if line.contains("expected struct ") {
+        let before = source.text.get(..span.start).unwrap_or_default().trim_end_matches(['=', ' ']);
+        let key = before.rsplit(['\n', ',', '{', ' ']).next().unwrap_or_default();
+        return TopologiesError::Syntax(source.at(
+            span,
+            format!("`{}` is a table", quote(key)),
+            "expected `{ key = value }`",
+            "for none leave the key out; with `like` a host has those of the other, so describe it without `like`",
         ));
     }
     TopologiesError::Syntax(source.at(

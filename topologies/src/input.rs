@@ -35,6 +35,17 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(pipes[path].clone())
 }
 
+/// Opens a regular file of any length, to be read as a stream. A pipe would keep whoever opens it until somebody writes.
+///
+/// # Errors
+/// As the system's; other kinds of files.
+pub fn open(path: &Path) -> Result<File> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(Error::other("it is a folder, a device or a pipe; give a regular file"));
+    }
+    File::open(path)
+}
+
 fn bounded(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;

@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use collcast_sim::nccl::nvlink::{self, Nvlinks};
+use collcast_sim::nccl::version::Version;
 use collcast_sim::topology::{Gpu, LinkKind, Nic, Software};
 use collcast_sim::units::Bandwidth;
 
@@ -21,20 +23,9 @@ const INFO: &str = "NCCL INFO ";
 /// Most devices of a host, and most lines of one printed system.
 const MAX_DEVICES: usize = 1024;
 
-/// Rates of one NVLink in GB/s as NCCL believes them, by compute capability times ten; source: NCCL `src/graph/topo.h`,
-/// where several stand the newest first.
-const NVLINK: [(u32, f64); 10] = [
-    (90, 20.6),
-    (100, 40.1),
-    (80, 20.0),
-    (80, 22.0),
-    (90, 20.0),
-    (70, 20.0),
-    (70, 22.0),
-    (86, 12.0),
-    (60, 18.0),
-    (60, 20.0),
-];
+/// Rate in GB/s from which a NIC that the log does not name is taken for InfiniBand and not for Ethernet; assumed: 40 Gbit/s,
+/// as the slowest InfiniBand of GPU hosts has.
+const INFINIBAND_GB_PER_S: f64 = 5.0;
 
 /// What a log says of the machine.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -94,7 +85,7 @@ pub fn read(source: Source<'_>, product: Option<&str>) -> Result<LogMachine, Top
     let named = gpu_names.iter().next().map(|(name, _)| name.as_str());
     let host = match largest {
         Some(system) => {
-            let host = draw(source, &system, product.or(named), &nics)?;
+            let host = draw(source, &system, (product.or(named), software.nccl), &nics)?;
             notes.push(format!(
                 "log: the tree of one host, with {} GPUs and {} NICs",
                 host.gpus.len(),
@@ -329,7 +320,7 @@ struct Found<'a> {
 fn draw(
     source: Source<'_>,
     lines: &[Line<'_>],
-    product: Option<&str>,
+    (product, version): (Option<&str>, Option<Version>),
     names: &BTreeMap<usize, (String, LinkKind)>,
 ) -> Result<HostSpec, TopologiesError> {
     let mut host = HostSpec::default();
@@ -398,7 +389,13 @@ fn draw(
                 let number = usize::from_str_radix(id(step.device), 16).unwrap_or(host.nics.len());
                 let known = names.get(&number);
                 let kind = known.map_or_else(
-                    || if step.rate.gb_per_s() < 5.0 { LinkKind::Ethernet } else { LinkKind::Infiniband },
+                    || {
+                        if step.rate.gb_per_s() < INFINIBAND_GB_PER_S {
+                            LinkKind::Ethernet
+                        } else {
+                            LinkKind::Infiniband
+                        }
+                    },
                     |(_, kind)| *kind,
                 );
                 if known.is_none() {
@@ -444,7 +441,7 @@ fn draw(
         host.assume(format!("{passed} lines of the log's system are not understood and left out"));
     }
     gpus.sort_by_key(|gpu| gpu.rank);
-    finish(&mut host, gpus, product);
+    finish(&mut host, gpus, product, version);
     Ok(host)
 }
 
@@ -458,7 +455,7 @@ fn cpu(facts: &[&str]) -> (&'static str, &'static str, u32) {
     };
     match number(1) {
         // NCCL's models: Broadwell, Skylake, Sapphire Rapids, later.
-        1 => (arch, "GenuineIntel", [0x4f, 0x55, 0x8f, 0xcf][(number(2) - 1).clamp(0, 3) as usize]),
+        1 => (arch, "GenuineIntel", [0x4f, 0x55, 0x8f, 0xcf][(number(2).clamp(1, 4) - 1) as usize]),
         2 => (arch, "AuthenticAMD", 0),
         3 => (arch, "Shanghai", 0),
         _ => (arch, "", 0),
@@ -466,26 +463,37 @@ fn cpu(facts: &[&str]) -> (&'static str, &'static str, u32) {
 }
 
 /// GPUs get what they are, NVLinks become counts, NICs the order of their numbers.
-fn finish(host: &mut HostSpec, gpus: Vec<Found<'_>>, product: Option<&str>) {
+fn finish(host: &mut HostSpec, gpus: Vec<Found<'_>>, product: Option<&str>, version: Option<Version>) {
     let product = product.and_then(catalogue::by_name);
-    let widest = gpus.iter().flat_map(|gpu| &gpu.nvlinks).map(|(_, rate)| rate.gb_per_s()).fold(0.0, f64::max);
-    let capability = product.map(|product| product.compute_capability).or_else(|| {
-        let fits = |rate: f64| (widest / rate - (widest / rate).round()).abs() < 0.01 && widest >= rate;
-        NVLINK.iter().find(|(_, rate)| fits(*rate)).map(|(capability, _)| *capability)
+    let is_switch = |target: &str| target.starts_with("NVS");
+    let printed: Vec<(f64, bool)> =
+        (gpus.iter().flat_map(|gpu| &gpu.nvlinks)).map(|(target, rate)| (rate.gb_per_s(), is_switch(target))).collect();
+    let fitting = if printed.is_empty() { Vec::new() } else { Nvlinks::printed(version, &printed) };
+    let capability = product.map(|product| product.compute_capability).or(match fitting[..] {
+        [one] => Some(one.capability.start),
+        _ => None,
     });
-    match (product, capability) {
-        (Some(product), _) => host.assume(format!("GPUs are taken as {}", product.name)),
-        (None, Some(cc)) => host.assume(format!(
+    match (product, capability, &fitting[..]) {
+        (Some(product), ..) => host.assume(format!("GPUs are taken as {}", product.name)),
+        (None, Some(cc), _) => host.assume(format!(
             "the log does not name the GPUs: compute capability {cc} assumed from the rate of their NVLinks"
         )),
-        (None, None) => host.assume("the log does not name the GPUs, and shows no NVLink: their kind is unknown"),
+        (None, None, []) if printed.is_empty() => {
+            host.assume("the log does not name the GPUs, and shows no NVLink: their kind is unknown");
+        }
+        (None, None, []) => host.assume("the log does not name the GPUs, and no kind that is known has such NVLinks"),
+        (None, None, several) => {
+            let several: Vec<String> = several.iter().map(|links| links.capability.start.to_string()).collect();
+            host.assume(format!(
+                "the log does not name the GPUs: their NVLinks may be of compute capability {}, their kind is unknown",
+                several.join(" or ")
+            ));
+        }
     }
     let places: HashMap<String, usize> = gpus.iter().zip(0..).map(|(gpu, place)| (gpu.id.to_owned(), place)).collect();
-    let per_link: Vec<f64> = NVLINK
-        .iter()
-        .filter(|(cc, _)| Some(*cc) == capability.map(|c| if c > 100 { 100 } else { c }))
-        .map(|l| l.1)
-        .collect();
+    // Where several fit, they count alike.
+    let counted_as = capability.or_else(|| fitting.first().map(|links| links.capability.start)).unwrap_or(0);
+    let rate_per_link = catalogue::nvlink_rate(counted_as).unwrap_or_else(catalogue::unknown_nvlink_rate);
     for (place, found) in gpus.into_iter().enumerate() {
         let mut spec = found.spec;
         spec.gpu.index = u32::try_from(place).unwrap_or(u32::MAX);
@@ -496,16 +504,11 @@ fn finish(host: &mut HostSpec, gpus: Vec<Found<'_>>, product: Option<&str>) {
         }
         for (target, rate) in found.nvlinks {
             let target = match places.get(id(target)) {
-                _ if target.starts_with("NVS") => NvlinkTarget::Switch,
+                _ if is_switch(target) => NvlinkTarget::Switch,
                 Some(&peer) if peer != place => NvlinkTarget::Gpu(peer),
                 _ => continue,
             };
-            let rate = rate.gb_per_s();
-            let off = |one: f64| (rate / one - (rate / one).round()).abs();
-            let one = per_link.iter().copied().min_by(|a, b| off(*a).total_cmp(&off(*b))).unwrap_or(20.0);
-            let count = ((rate / one).round() as u32).clamp(1, MAX_DEVICES as u32);
-            let nominal = capability.and_then(catalogue::nvlink_rate);
-            let rate_per_link = nominal.unwrap_or_else(|| Bandwidth::from_gb_per_s(25.0));
+            let count = nvlink::number(counted_as, version, rate.gb_per_s()).clamp(1, MAX_DEVICES as u32);
             spec.nvlinks.push(NvlinkSpec { target, count, rate_per_link });
         }
         host.gpus.push(spec);

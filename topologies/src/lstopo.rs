@@ -191,7 +191,7 @@ impl Walk<'_> {
                 return Err(self.too_many("PCIe switches"));
             }
             let bus_id = node.attribute("pci_busid").map(str::to_lowercase);
-            let rate = link.unwrap_or_else(|| Bandwidth::from_gb_per_s(UNKNOWN_GB_PER_S));
+            let rate = link.unwrap_or_else(catalogue::unknown_pcie_rate);
             self.host.switches.push(SwitchSpec { bus_id, parent, rate });
             let switch = Parent::Switch(self.host.switches.len() - 1);
             return below.into_iter().try_for_each(|child| self.device(child, switch, None));
@@ -233,6 +233,3 @@ impl Walk<'_> {
         Ok(self.host)
     }
 }
-
-/// PCIe 3.0 x16, which NCCL assumes where it is told no speed; source: NCCL `src/graph/topo.cc`.
-const UNKNOWN_GB_PER_S: f64 = 12.0;

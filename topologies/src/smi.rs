@@ -387,8 +387,7 @@ impl<'a> Matrix<'a> {
             },
             |p| p.pcie_generation,
         );
-        let pcie_rate =
-            catalogue::pcie_generation_rate(generation, 16).unwrap_or_else(|| Bandwidth::from_gb_per_s(12.0));
+        let pcie_rate = catalogue::pcie_generation_rate(generation, 16).unwrap_or_else(catalogue::unknown_pcie_rate);
         host.assume(format!(
             "nvidia-smi gives no rates: PCIe {generation}.0 x16 assumed from the {}",
             if product.is_some() { "GPU product" } else { "number of NVLinks" }
@@ -490,7 +489,7 @@ impl<'a> Matrix<'a> {
                 "the rate of an NVLink is not given: 25 GB/s assumed (Volta to Hopper; \
                      Blackwell has 50)",
             );
-            Bandwidth::from_gb_per_s(25.0)
+            catalogue::unknown_nvlink_rate()
         });
         let pair = |a: usize, b: usize| match self.relation(gpus[a], gpus[b]) {
             Some(Relation::Nvlink(n)) => Some(n),

@@ -29,6 +29,9 @@ pub use scan::{MAX_ATTRIBUTES, MAX_DEPTH, MAX_ELEMENTS};
 /// Most CPUs, and most GPUs, of one host.
 const MAX_DEVICES: usize = 1024;
 
+/// What NCCL assumes for a NIC that reports no speed, in GB/s: 10 Gbit/s; source: NCCL `src/graph/topo.cc`.
+const UNKNOWN_NIC_GB_PER_S: f64 = 1.25;
+
 /// What NCCL writes for an NVSwitch that a virtual machine does not show.
 const HIDDEN_NVSWITCH: &str = "fffffff:ff:ff.0";
 
@@ -238,7 +241,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
         }
         let rate = known
             .or_else(|| catalogue::pcie_rate(8.0, lanes.unwrap_or(0)))
-            .unwrap_or_else(|| Bandwidth::from_gb_per_s(12.0));
+            .unwrap_or_else(catalogue::unknown_pcie_rate);
         Ok(PciLink { rate, given: known.is_some() })
     }
 
@@ -388,14 +391,11 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
                 return Err(self.too_many(net, "NICs", MAX_DEVICES));
             }
             let speed = self.reader.int(net, "speed", -1, 100_000_000)?.unwrap_or(0);
-            let mega_bits = match u64::try_from(speed) {
-                Ok(speed) if speed > 0 => speed,
-                _ => {
-                    self.host.assume("a NIC without a speed: 10 Gb/s assumed, as NCCL does");
-                    10_000
-                }
-            };
-            let rate = Bandwidth::new(mega_bits * 125_000).unwrap_or_else(|| Bandwidth::from_gb_per_s(1.25));
+            let known = u64::try_from(speed).ok().and_then(|mega_bits| Bandwidth::new(mega_bits * 125_000));
+            let rate = known.unwrap_or_else(|| {
+                self.host.assume("a NIC without a speed: 10 Gb/s assumed, as NCCL does");
+                Bandwidth::from_gb_per_s(UNKNOWN_NIC_GB_PER_S)
+            });
             let name = net.attribute("name").unwrap_or_default().to_owned();
             let gdr = self.reader.small(net, "gdr", 100)?.unwrap_or(0) > 0;
             let port = self.reader.int(net, "port", -1, 1 << 20)?.unwrap_or(0);
@@ -457,7 +457,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
                 }
                 let rate = catalogue::nvlink_rate(capability).unwrap_or_else(|| {
                     self.host.assume("the GPU generation has no known NVLink rate: 25 GB/s a link assumed");
-                    Bandwidth::from_gb_per_s(25.0)
+                    catalogue::unknown_nvlink_rate()
                 });
                 self.nvlink(i, link, count, rate, &place);
             }

@@ -296,6 +296,19 @@ fn hcas_are_selected() {
     assert_eq!(none.interface, Interface::Sockets);
     let plain = collcast_topologies::load("dgx-h100", Some(2), None).unwrap();
     assert!(NicSet::of_hcas(&plain, "mlx5_0").unwrap_err().contains("have no names"));
+    for (value, listed) in [
+        ("mlx5_0", Some(1)),
+        ("=mlx5_0,mlx5_3:1,mlx5_0", Some(2)),
+        ("mlx5_0:1,mlx5_0:2", Some(2)),
+        ("ibp24s0,rocep27s0f1,mlx5_ib2", Some(3)),
+        ("mlx5", None),
+        ("=mlx5", None),
+        ("mlx5_0,mlx5_ib", None),
+        ("^mlx5_0", None),
+        ("", None),
+    ] {
+        assert_eq!(NicSet::listed(value), listed, "{value}");
+    }
 }
 
 /// Goal: the other settings of NICs and NVLink domains do what they do in NCCL.

@@ -3,10 +3,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+use collcast_sim::nccl::nvlink::{self, Nvlinks};
 use collcast_sim::topology::{LinkKind, Topology, VertexKind};
-use collcast_topologies::cluster::ClusterSpec;
+use collcast_topologies::catalogue::{PRODUCTS, nvlink_rate};
+use collcast_topologies::cluster::{ClusterSpec, profile_for};
 use collcast_topologies::error::Source;
-use collcast_topologies::host::{NvlinkTarget, Parent};
+use collcast_topologies::host::{HostSpec, NvlinkTarget, Parent};
 use collcast_topologies::hostlist::{compress, expand};
 use collcast_topologies::import::{Imported, import_text};
 use collcast_topologies::xml::{self, Document};
@@ -248,6 +250,86 @@ fn a_log_of_nccl_is_a_machine() {
     let Document::Machine(back) = xml::read(&imported.text, "x.xml").unwrap() else { panic!("no machine") };
     assert_eq!((back.gpus.len(), back.gpus[0].nvlinks[0].count), (4, 18));
     said(&imported.notes, "the 2 hosts of the log");
+}
+
+/// A log of two GPUs with a line of NVLinks, and the host that it is read as.
+fn drawn(version: &str, links: &str, cpu: &str) -> HostSpec {
+    let mut text = format!("h1:1:1 [0] NCCL INFO NCCL version {version}\n");
+    for rank in 0..2 {
+        text += &format!("h1:1:1 [0] NCCL INFO comm 0x5 rank {rank} nranks 2 cudaDev {rank}\n");
+    }
+    text +=
+        &format!("h1:1:1 [0] NCCL INFO === System : maxBw 1.0 totalBw 1.0 ===\nh1:1:1 [0] NCCL INFO CPU/0 ({cpu})\n");
+    for (rank, gpu) in ["1B000", "1C000"].iter().enumerate() {
+        text += &format!("h1:1:1 [0] NCCL INFO + PCI[12.0] - GPU/{gpu} ({rank})\nh1:1:1 [0] NCCL INFO     + {links}\n");
+    }
+    text += "h1:1:1 [0] NCCL INFO ======\n";
+    let mut none = |_: &str| Err(std::io::Error::other("no files here"));
+    let spec = file::read_any(text.as_bytes(), "nccl.log", &mut none).unwrap_or_else(|e| panic!("{}", e.render()));
+    spec.groups[0].host.clone()
+}
+
+/// Goal: GPUs that a log does not name are told by NVLinks that real ones have, and said to be unknown where several have such.
+#[test]
+fn nvlinks_of_a_log_tell_the_gpus() {
+    for (version, links, capability, count, note) in [
+        ("2.19.3", "NVL[120.0] - NVS/0", 70, 6, "capability 70 assumed"),
+        ("2.19.4", "NVL[360.0] - NVS/0", 90, 18, "capability 90 assumed"),
+        ("2.28.9", "NVL[240.0] - NVS/0", 80, 12, "capability 80 assumed"),
+        ("2.28.9", "NVL[721.8] - NVS/0", 100, 18, "capability 100 assumed"),
+        ("2.19.4", "NVL[160.0] - NVS/0", 0, 8, "may be of compute capability 80 or 90"),
+        ("2.28.9", "NVL[80.0] - NVS/0", 0, 4, "no kind that is known"),
+    ] {
+        let host = drawn(version, links, "1/1/2");
+        let gpu = &host.gpus[0];
+        assert_eq!((gpu.gpu.compute_capability, gpu.nvlinks[0].count), (capability, count), "{version} {links}");
+        assert!(host.assumptions.iter().any(|said| said.contains(note)), "{note}: {:?}", host.assumptions);
+    }
+}
+
+/// Goal: a model of a CPU that no CPU has is none that is known, not an overflow.
+#[test]
+fn any_cpu_model_is_read() {
+    for (model, rate) in [("-2147483648", 6.0), ("1", 6.0), ("2", 10.0), ("2147483647", 40.0)] {
+        let host = drawn("2.28.9", "NVL[370.8] - NVS/0", &format!("1/1/{model}"));
+        assert_eq!(host.cpus[0].interconnect.gb_per_s(), rate, "{model}");
+    }
+}
+
+/// Goal: a GPU of the catalogue is one to everything that goes by generations: the rate of its NVLinks, a log that does not
+/// name it, and the profile of a host.
+#[test]
+fn every_product_is_known_everywhere() {
+    let mut with_switches = 0;
+    for product in PRODUCTS {
+        let cc = product.compute_capability;
+        let links = Nvlinks::of(cc);
+        assert_eq!(
+            nvlink_rate(cc).map(collcast_sim::units::Bandwidth::gb_per_s),
+            links.map(|links| links.nominal),
+            "{}",
+            product.name
+        );
+        let Some(links) = links else { continue };
+        for &count in links.switched {
+            let printed = format!("NVL[{:.1}] - NVS/0", f64::from(count) * nvlink::counted(cc));
+            let mut host = drawn("2.30.7", &printed, "1/1/2");
+            let gpu = &mut host.gpus[0];
+            assert!(links.capability.contains(&gpu.gpu.compute_capability), "{}: {printed}", product.name);
+            assert_eq!(gpu.nvlinks[0].count, count, "{}", product.name);
+            // All since A100 have a profile of hosts of 4.
+            product.name.clone_into(&mut gpu.gpu.model);
+            host.gpus = vec![host.gpus[0].clone(); 4];
+            assert_eq!(
+                profile_for(&host, 1).is_some(),
+                cc >= 80 && !product.name.starts_with("GH"),
+                "{}",
+                product.name
+            );
+            with_switches += 1;
+        }
+    }
+    assert!(with_switches > 10, "{with_switches}");
 }
 
 /// Goal: a log without that subsystem gives hosts, version and variables to a machine that is named.
@@ -602,5 +684,39 @@ proptest! {
 fn every_instance_type_has_its_machine() {
     for like in ["aws-p4d", "aws-p4de", "aws-p5", "aws-p5en", "aws-p6-b200"] {
         assert!(builtin::spec(like).is_ok(), "{like}");
+    }
+}
+
+/// Goal: what no file says of a network is not written as known: whoever reads the result says what it assumes.
+#[test]
+fn an_unknown_oversubscription_stays_unknown() {
+    let text = "SwitchName=a Nodes=n[1-2]\nSwitchName=b Nodes=n[3-4]\nSwitchName=top Switches=a,b\n";
+    for (like, written, assumed) in [
+        ("dgx-h100", "oversubscription = \"unknown\"\n", true),
+        ("aws-p5", "oversubscription = \"unknown\"\n", true),
+        ("abci-v100", "oversubscription = 3.0\n", false),
+    ] {
+        let imported = import(text, "topology.conf", Some(like)).unwrap_or_else(|e| panic!("{}", e.render()));
+        assert!(imported.text.contains(written), "{like}: {}", imported.text);
+        let (_, topology, notes) = read_back(&imported);
+        assert_eq!(topology.assumptions.iter().any(|a| a.contains("over-subscription is unknown")), assumed, "{like}");
+        said(&notes, if assumed { "1 to 1 is assumed" } else { "3 to 1, that of `abci-v100`: an assumption" });
+    }
+}
+
+/// Goal: a file of no known format is told what is read; mistakes in TOML keep their place.
+#[test]
+fn an_unknown_format_is_told_what_is_read() {
+    for (name, text, known) in [
+        ("junk.txt", "garbage\n", false),
+        ("hosts", "10.0.0.1 gpu01\n", false),
+        ("junk.toml", "garbage\n", true),
+        ("machine", "schema = \"collcast/topology/1\"\ngarbage\n", true),
+        ("machine", "hosts = 3\n", true),
+    ] {
+        let mut none = |_: &str| Err(std::io::Error::other("no files here"));
+        let error = file::read_any(text.as_bytes(), name, &mut none).map(|_| ()).unwrap_err().render();
+        assert_eq!(error.contains("no known format") && error.contains("nvidia-smi topo -m"), !known, "{error}");
+        assert_eq!(error.contains(&format!("{name}:")), known, "{error}");
     }
 }

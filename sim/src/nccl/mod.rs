@@ -19,6 +19,7 @@ mod cut;
 pub mod dealing;
 pub(crate) mod devices;
 pub mod graphs;
+pub mod nvlink;
 mod old;
 pub mod parameters;
 mod path;

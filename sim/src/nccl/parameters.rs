@@ -85,6 +85,15 @@ pub fn is_read(name: &str) -> bool {
     theirs && Parameter::of(name).is_some_and(Parameter::is_read)
 }
 
+/// Families of variables of plugins that the table does not list. Source: the manifests and the set-up scripts that come
+/// with Google's GPUDirect-TCPX and GPUDirect-TCPXO (FasTrak).
+const OF_PLUGINS: [&str; 3] = ["NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_SHIMNET_"];
+
+/// Whether a variable is of a family that a plugin reads, whose names nobody lists.
+pub fn is_of_plugin(name: &str) -> bool {
+    OF_PLUGINS.iter().any(|family| name.starts_with(family))
+}
+
 /// Reads `text` as C's `strtoll` with base 0 does: the number and whether text follows it.
 pub fn strtoll(text: &str) -> (i64, bool) {
     let text = text.trim_start();

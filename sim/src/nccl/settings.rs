@@ -9,7 +9,7 @@ use std::path::Path;
 
 use thiserror::Error;
 
-use super::parameters::{Parameter, strtoll};
+use super::parameters::{Parameter, is_of_plugin, strtoll};
 use super::selection::{Listed, Selection, SelectionError};
 use super::tables::{LL, LL128, SIMPLE};
 use super::transport::Transport;
@@ -296,6 +296,7 @@ impl Environment {
     fn without_effect(&mut self, name: &str) {
         let of_nccl = |word: &str| word.starts_with("NCCL_") || word.starts_with("OFI_NCCL_");
         match Parameter::of(name) {
+            None if is_of_plugin(name) => self.ignored.push(name.to_owned()),
             // Blanks in a name come from a file of NCCL's own.
             None if name.split_whitespace().any(of_nccl) => {
                 let near = nearest(name, Parameter::names());

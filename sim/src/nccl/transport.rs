@@ -4,6 +4,8 @@
 //! Source: NCCL 2.30 `src/graph/paths.cc`, `src/graph/topo.cc`, `src/misc/socket.cc`,
 //! `src/transport/{p2p,shm,net,net_ib,net_socket}.cc`, restated.
 
+use std::collections::BTreeSet;
+
 use super::graphs::CpuVendor;
 use super::path::PathClass;
 use crate::ids::{Rank, VertexId};
@@ -110,6 +112,7 @@ impl NicSet {
     /// Why the machine does not tell, in words.
     pub fn of_hcas(topology: &Topology, value: &str) -> Result<Self, String> {
         let devices = Devices::parse(value);
+        let listed = Self::listed(value);
         let mut found: Option<Self> = None;
         for host in topology.hosts() {
             let mut of_host = Self::default();
@@ -118,8 +121,11 @@ impl NicSet {
                     continue;
                 }
                 if nic.name.is_empty() {
+                    let few = listed.filter(|&listed| listed < host.nics.len());
+                    let though =
+                        few.map_or_else(String::new, |few| format!(", though {few} of {} are listed", host.nics.len()));
                     return Err(format!(
-                        "the NICs of `{}` have no names; a topology file gives them (names)",
+                        "the NICs of `{}` have no names, so all are used{though}; a topology file gives them (names)",
                         host.name
                     ));
                 }
@@ -132,6 +138,20 @@ impl NicSet {
             }
         }
         Ok(found.unwrap_or_default())
+    }
+
+    /// How many devices a value of `NCCL_IB_HCA` lists by name and port; `None` where it leaves some out, or has the
+    /// beginning of names, as `mlx5`.
+    pub fn listed(value: &str) -> Option<usize> {
+        let list = value.trim_start_matches('=').split(',').map(str::trim).filter(|entry| !entry.is_empty());
+        let list: BTreeSet<&str> = list.collect();
+        // Devices have numbers, as `mlx5_0` and `ibp24s0`; what is letters alone in front of one is a driver.
+        let is_device = |entry: &&str| {
+            let name = entry.split(':').next().unwrap_or_default();
+            let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+            stem.len() < name.len() && !stem.bytes().all(|b| b.is_ascii_alphabetic())
+        };
+        (!list.is_empty() && !value.starts_with('^') && list.iter().all(is_device)).then_some(list.len())
     }
 }
 

@@ -13,7 +13,7 @@ pub(super) fn file(text: &str) -> Vec<Scope> {
     let mut scopes = Vec::new();
     let mut rest = Scope::default();
     for document in documents(text) {
-        walk(&document, &mut scopes, &mut rest, 0);
+        walk(&document, &mut scopes, &mut rest, Around::default());
     }
     if !rest.settings.is_empty() || !rest.signs.is_empty() {
         scopes.push(rest);
@@ -21,11 +21,31 @@ pub(super) fn file(text: &str) -> Vec<Scope> {
     scopes
 }
 
+/// What stands around a part of a manifest.
+#[derive(Clone, Copy, Default)]
+struct Around {
+    depth: usize,
+    /// The pod asks for more networks than the cluster's own.
+    networks: bool,
+}
+
+impl Around {
+    /// What stands around the parts of `node`.
+    fn within(self, node: &Node) -> Self {
+        // Annotations of Multus, and of multi-networking in GKE.
+        let asks = |key: &str| key == "k8s.v1.cni.cncf.io/networks" || key == "networking.gke.io/interfaces";
+        let annotations = node.get("metadata").and_then(|metadata| metadata.get("annotations")).map(Node::entries);
+        let networks = annotations.unwrap_or_default().iter().any(|(key, _)| asks(key));
+        Self { depth: self.depth + 1, networks: self.networks || networks }
+    }
+}
+
 /// Looks for containers, and for maps whose keys are variables (the data of a ConfigMap, Compose's `environment`).
-fn walk(node: &Node, scopes: &mut Vec<Scope>, rest: &mut Scope, depth: usize) {
-    if depth > DEPTH_MAX {
+fn walk(node: &Node, scopes: &mut Vec<Scope>, rest: &mut Scope, around: Around) {
+    if around.depth > DEPTH_MAX {
         return;
     }
+    let within = around.within(node);
     for sysctl in node.get("sysctls").map(Node::items).unwrap_or_default() {
         let named = sysctl.get("name").and_then(Node::text) == Some("net.ipv4.ip_local_port_range");
         if let Some((range, line)) = sysctl.get("value").filter(|_| named).and_then(|v| Some((v.text()?, v.line))) {
@@ -34,7 +54,7 @@ fn walk(node: &Node, scopes: &mut Vec<Scope>, rest: &mut Scope, depth: usize) {
     }
     for (key, value) in node.entries() {
         if matches!(key.as_str(), "containers" | "initContainers") {
-            scopes.extend(value.items().iter().map(|container| of_container(container, node)));
+            scopes.extend(value.items().iter().map(|container| of_container(container, node, around.networks)));
             continue;
         }
         // A file of a ConfigMap.
@@ -44,18 +64,18 @@ fn walk(node: &Node, scopes: &mut Vec<Scope>, rest: &mut Scope, depth: usize) {
         if let Some(text) = value.text().filter(|_| is_name(key) && is_of_interest(key)) {
             rest.set(key, text, Some(value.line));
         }
-        walk(value, scopes, rest, depth + 1);
+        walk(value, scopes, rest, within);
     }
     for item in node.items() {
         let pair = item.text().and_then(|text| text.split_once('='));
         if let Some((name, value)) = pair.filter(|(name, _)| is_name(name) && is_of_interest(name)) {
             rest.set(name, value, Some(item.line));
         }
-        walk(item, scopes, rest, depth + 1);
+        walk(item, scopes, rest, within);
     }
 }
 
-fn of_container(container: &Node, pod: &Node) -> Scope {
+fn of_container(container: &Node, pod: &Node, networks: bool) -> Scope {
     let mut scope = Scope { line: Some(container.line), ..Scope::default() };
     for variable in container.get("env").map(Node::items).unwrap_or_default() {
         let field = |name| variable.get(name).and_then(Node::text);
@@ -69,11 +89,19 @@ fn of_container(container: &Node, pod: &Node) -> Scope {
     for key in ["command", "args"] {
         commands(container.get(key), &mut scope);
     }
-    let limits = container.get("resources").and_then(|r| r.get("limits").or_else(|| r.get("requests")));
+    let resources = container.get("resources");
+    let limits = resources.and_then(|r| r.get("limits").or_else(|| r.get("requests")));
     let limits = limits.map(Node::entries).unwrap_or_default();
-    if let Some((_, gpus)) = limits.iter().find(|(name, _)| name.contains("/gpu") || name.contains("nvidia.com/mig")) {
+    let is_gpu = |name: &str| name.contains("/gpu") || name.contains("nvidia.com/mig");
+    if let Some((_, gpus)) = limits.iter().find(|(name, _)| is_gpu(name)) {
         scope.gpus = true;
         of_gpus(container, pod, limits, gpus, &mut scope);
+        // Whoever runs the cluster names its resources: what a claim, a network or another resource brings is not known.
+        let claims = resources.and_then(|r| r.get("claims")).is_some_and(|claims| !claims.items().is_empty());
+        let other = limits.iter().any(|(name, _)| name.contains('/') && !is_gpu(name));
+        if scope.rdma_device == Some(false) && (claims || networks || other) {
+            scope.rdma_device = None;
+        }
     }
     scope
 }
@@ -83,7 +111,7 @@ fn of_gpus(container: &Node, pod: &Node, limits: &[(String, Node)], gpus: &Node,
     let line = Some(container.line);
     let security = container.get("securityContext");
     let privileged = security.and_then(|s| s.get("privileged")).and_then(Node::text) == Some("true");
-    let names = ["rdma", "efa", "infiniband", "hca", "roce", "sriov", "mlnx"];
+    let names = ["rdma", "efa", "infiniband", "hca", "hostdev", "roce", "sriov", "mlnx"];
     let rdma = limits.iter().any(|(name, _)| names.iter().any(|word| name.contains(word)));
     let mounts = |path: &str| mounted(container, pod, path);
     let devices = mounts("/dev/infiniband").is_some();

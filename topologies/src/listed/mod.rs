@@ -152,21 +152,27 @@ fn network(
         Some(routing) => routing,
     };
     let leaf = base.and_then(|fabric| fabric.leaf);
-    let given = base.map_or(Oversubscription::NotGiven, |fabric| fabric.oversubscription);
-    let oversubscription = match (given, leaf.and_then(|leaf| leaf.down.zip(leaf.up))) {
-        (Oversubscription::NotGiven, Some((down, up))) if up > 0 => {
+    let ratio = match base.map(|fabric| (fabric.oversubscription, leaf.and_then(|leaf| leaf.down.zip(leaf.up)))) {
+        Some((Oversubscription::Thousandths(thousandths), _)) => thousandths,
+        Some((Oversubscription::NotGiven, Some((down, up)))) if up > 0 => {
             let thousandths = (u64::from(down) * 1000 / u64::from(up)).clamp(1000, 1_000_000);
-            Oversubscription::Thousandths(u32::try_from(thousandths).unwrap_or(1000))
+            u32::try_from(thousandths).unwrap_or(1000)
         }
-        _ => given,
+        _ => 1000,
     };
     let below: BTreeSet<&String> = switches.iter().flat_map(|switch| &switch.switches).collect();
-    if switches.iter().any(|switch| switch.uplinks.is_none() && below.contains(&switch.name)) {
-        let ratio = match oversubscription {
-            Oversubscription::Thousandths(t) => format!("{} to 1, that of `{like}`", f64::from(t) / 1000.0),
-            _ => "1 to 1, an assumption".to_owned(),
-        };
-        notes.push(format!("network: rates of the ports are those of the NICs, and the over-subscription is {ratio}"));
+    let counted = switches.iter().all(|switch| switch.uplinks.is_some() || !below.contains(&switch.name));
+    // That nothing is over-subscribed is what is hoped for: whoever reads the file has to say that nobody knows.
+    let (oversubscription, said) = match ratio {
+        _ if counted => (Oversubscription::NotGiven, None),
+        1000 => (Oversubscription::Unknown, Some("unknown: 1 to 1 is assumed".to_owned())),
+        _ => {
+            let words = format!("{} to 1, that of `{like}`: an assumption", f64::from(ratio) / 1000.0);
+            (Oversubscription::Thousandths(ratio), Some(words))
+        }
+    };
+    if let Some(said) = said {
+        notes.push(format!("network: rates of the ports are those of the NICs, and the over-subscription is {said}"));
     }
     let fabric = FabricSpec {
         kind: FabricKind::Listed,

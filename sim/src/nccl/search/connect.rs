@@ -8,8 +8,9 @@ use std::sync::Arc;
 use super::options::Options;
 use super::options::Sends;
 use super::paths::{MAX_CHANNELS, Paths, kind};
-use super::system::{System, nvlink_bw};
+use super::system::System;
 use crate::nccl::graphs::{ChannelPath, CpuVendor, Graph, Graphs, Pattern};
+use crate::nccl::nvlink;
 use crate::nccl::path::PathClass;
 use crate::nccl::plan::{self, PEER_BATCH};
 use crate::nccl::version::Version;
@@ -107,7 +108,7 @@ impl PerPeer {
         for g in 0..gpus {
             for peer in (0..gpus).filter(|&p| p != g) {
                 let path = paths.gpu_to_gpu(system, peer, g);
-                let links = (path.bw / nvlink_bw(system.gpus[g].capability)) as u32;
+                let links = (path.bw / nvlink::counted(system.gpus[g].capability) as f32) as u32;
                 least.inside = least.inside.min(if path.kind == kind::NVL { 2 * links.max(1) } else { 2 });
             }
             let fill = |nets: Vec<usize>, enough: f32| {

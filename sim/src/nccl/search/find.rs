@@ -10,12 +10,12 @@ use super::paths::{MAX_CHANNELS, Paths, kind};
 use super::speeds::{ladder, most};
 use super::system::System;
 use crate::nccl::graphs::{CpuVendor, Pattern};
+use crate::nccl::plan::MAX_NVLS_HEADS;
 use crate::nccl::transport::CrossNic;
 
 /// Steps of all searches for one graph together (`NCCL_SEARCH_GLOBAL_TIMEOUT`).
 const TOTAL_STEPS: i64 = 1 << 19;
-/// Most heads of NVLS (`NCCL_MAX_NVLS_ARITY`) and of CollNet direct (`NCCL_MAX_DIRECT_ARITY` + 1).
-const MOST_NVLS: usize = 32;
+/// Most heads of CollNet direct (`NCCL_MAX_DIRECT_ARITY` + 1).
 const MOST_DIRECT: usize = 8;
 
 /// What to look for.
@@ -62,7 +62,7 @@ pub(super) fn find(system: &System, paths: &Paths, wanted: Wanted) -> Found {
 fn fit_pattern(system: &System, paths: &Paths, found: &mut Found) {
     let gpus = system.gpus.len();
     match found.pattern {
-        Pattern::Nvls => found.max_channels = gpus.min(MOST_NVLS),
+        Pattern::Nvls => found.max_channels = gpus.min(MAX_NVLS_HEADS),
         Pattern::CollnetDirect => found.max_channels = gpus.min(MOST_DIRECT),
         _ => {}
     }

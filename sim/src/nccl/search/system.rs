@@ -9,6 +9,7 @@ use super::node::Node;
 use crate::ids::{HostId, Rank, VertexId};
 use crate::nccl::devices::nic_devices;
 use crate::nccl::graphs::CpuVendor;
+use crate::nccl::nvlink;
 use crate::nccl::transport::{Interface, Transport};
 use crate::topology::{Host, LinkKind, Topology, VertexKind};
 
@@ -90,17 +91,6 @@ pub(super) struct System {
     /// Whether there are ranks on other nodes.
     pub(super) inter: bool,
     pub(super) transport: Transport,
-}
-
-/// What NCCL counts for one NVLink, in GB/s (`src/graph/topo.h`).
-pub(super) fn nvlink_bw(capability: u32) -> f32 {
-    match capability {
-        60..70 => 18.0,
-        86 => 12.0,
-        90..100 => 20.6,
-        100.. => 40.1,
-        _ => 20.0,
-    }
 }
 
 /// Microseconds that a network device reports, where no file says it: only aws-ofi-nccl reports any, by platform
@@ -277,7 +267,7 @@ impl System {
                 let (kind, bw) = match link.kind {
                     LinkKind::Nvlink => {
                         let capability = capability(from).or_else(|| capability(to)).unwrap_or(90);
-                        (LinkType::Nvlink, link.width as f32 * nvlink_bw(capability))
+                        (LinkType::Nvlink, link.width as f32 * nvlink::counted(capability) as f32)
                     }
                     LinkKind::C2c => (LinkType::C2c, rate),
                     // A NIC of which no PCIe device is known has its own rate as its only limit.
