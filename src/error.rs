@@ -75,6 +75,9 @@ pub enum Error {
         /// The way out.
         hint: Option<String>,
     },
+    /// A mistake of ours: what a panic says, and where in the code it was.
+    #[error("{0}")]
+    Internal(String),
     /// Whoever asked no longer wants the answer.
     #[error("stopped before the end")]
     Cancelled,
@@ -104,6 +107,7 @@ impl Error {
     pub fn code(&self) -> u8 {
         match self {
             Self::Predict(error) if error.is_internal() => 4,
+            Self::Internal(_) => 4,
             Self::Exec { code, .. } => *code,
             Self::Cancelled => 130,
             _ => 2,
@@ -115,10 +119,8 @@ impl Error {
         match self {
             Self::Topology(error) => error.render(),
             Self::Diagnostic(diagnostic) => diagnostic.render(),
-            Self::Predict(error) if error.is_internal() => format!(
-                "internal error: {}\n\nhint: this is a bug of collcast, no number was printed; please report it with the command line and the input files",
-                lines(&error.to_string())
-            ),
+            Self::Predict(error) if error.is_internal() => internal(&error.to_string()),
+            Self::Internal(what) => internal(what),
             Self::Usage { message, hint } | Self::Exec { message, hint, .. } => with_hint(message, hint.as_deref()),
             Self::Predict(error) => with_hint(&self.to_string(), way_out(error)),
             Self::File { path, source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
@@ -127,6 +129,12 @@ impl Error {
             _ => with_hint(&self.to_string(), None),
         }
     }
+}
+
+fn internal(what: &str) -> String {
+    let hint =
+        "this is a bug of collcast, no number was printed; please report it with the command line and the input files";
+    format!("internal error: {}\n\nhint: {hint}", lines(what))
 }
 
 /// What to do about a call that cannot be forecast.
@@ -143,6 +151,15 @@ fn way_out(error: &PredictError) -> Option<&'static str> {
         PredictError::NothingToChoose(_) => return Some("leave --algorithm and --protocol out for NCCL's choice"),
         PredictError::NothingLeft { .. } => {
             return Some("leave out what closes them: NCCL_ALGO and NCCL_PROTO of --env");
+        }
+        PredictError::NoFloat8 { .. } => {
+            return Some("take --nccl 2.24 or later, or --dtype uint8: as many bytes, to move and not to add");
+        }
+        PredictError::Float8BeforeHopper { collective, .. } if collective.reduces() => {
+            return Some("take --dtype float16 or bfloat16, the smallest floats that such GPUs add");
+        }
+        PredictError::Float8BeforeHopper { .. } => {
+            return Some("take --dtype uint8, which moves the same bytes, or --nccl 2.28 or later");
         }
         PredictError::Schedule(schedule) => schedule,
         _ => return None,

@@ -67,20 +67,24 @@ pub fn parts(call: &Call, rank: Rank) -> Vec<Part> {
 pub fn range(call: &Call) -> Result<u32, ExecError> {
     let refuse = |what: String| ExecError::Refused {
         what,
-        hint: "bench checks float32, float16, bfloat16 and int32 with sum, min and max",
+        hint: "bench checks float32, float16, bfloat16, int32 and types of 8 bits with sum, min and max",
     };
-    // Whole numbers up to here are exact: 24, 11 and 8 bits of significand.
+    // Whole numbers up to here are exact: 24, 11, 8, 4 and 3 bits of significand, and no sign.
     let exact: u32 = match call.dtype {
         DataType::Float32 => 1 << 24,
         DataType::Int32 => 1 << 30,
         DataType::Float16 => 1 << 11,
         DataType::Bfloat16 => 1 << 8,
+        DataType::Int8 | DataType::Uint8 => 1 << 7,
+        DataType::Float8E4m3 => 1 << 4,
+        DataType::Float8E5m2 => 1 << 3,
         other => return Err(refuse(format!("the result of {other} is not checked"))),
     };
     if !matches!(call.op, ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max) {
         return Err(refuse(format!("the result of {} is not checked", call.op)));
     }
-    let range = (exact / call.ranks.max(1)).min(1 << 16);
+    let added = if call.collective.reduces() && call.op == ReduceOp::Sum { call.ranks.max(1) } else { 1 };
+    let range = (exact / added).min(1 << 16);
     if range < 2 {
         return Err(refuse(format!("a sum over {} ranks is not exact in {}", call.ranks, call.dtype)));
     }
@@ -143,6 +147,21 @@ mod tests {
         }
         let call = Call::of_size(Collective::AllReduce, 200, Bytes(64), DataType::Bfloat16);
         assert!(range(&call).is_err());
+    }
+
+    /// Goal: types of 8 bits are checked as far as their sums are exact, and what is only moved or compared at any size.
+    #[test]
+    fn eight_bits_hold_the_sums_of_few_ranks() {
+        for (dtype, most) in
+            [(DataType::Int8, 64), (DataType::Uint8, 64), (DataType::Float8E4m3, 8), (DataType::Float8E5m2, 4)]
+        {
+            let of = |collective, ranks| range(&Call::of_size(collective, ranks, Bytes(1024), dtype)).ok();
+            assert_eq!(of(Collective::AllReduce, most), Some(2), "{dtype}");
+            assert_eq!(of(Collective::AllReduce, 2 * most), None, "{dtype}");
+            assert_eq!(of(Collective::AllGather, 2 * most), Some(2 * most), "{dtype}");
+            let max = Call { op: ReduceOp::Max, ..Call::of_size(Collective::AllReduce, 128, Bytes(1024), dtype) };
+            assert_eq!(range(&max).ok(), Some(2 * most), "{dtype}");
+        }
     }
 
     /// Goal: ranks and places are told apart: no two of the first thousand inputs are alike.

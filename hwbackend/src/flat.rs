@@ -274,8 +274,8 @@ pub fn element_macro(dtype: DataType) -> Result<u32, ExecError> {
         DataType::Bfloat16 => Ok(2),
         DataType::Int32 => Ok(3),
         other => Err(ExecError::Refused {
-            what: format!("the device code does not know {other}"),
-            hint: "it knows float32, float16, bfloat16 and int32",
+            what: format!("our own kernels do not combine {other}"),
+            hint: "they know float32, float16, bfloat16 and int32; NCCL's own collectives are checked in types of 8 bits too",
         }),
     }
 }

@@ -124,6 +124,28 @@ fn a_log_and_its_csv_agree_and_count_once() {
     assert!(matches!(sources.outcome, Outcome::NotUnderstood(_)));
 }
 
+/// Goal: of two files with the same times, what either says is kept, whichever is read first.
+#[test]
+fn twins_complete_each_other_in_either_order() {
+    let table = |columns: &str, cells: &str| {
+        let rows = (20..24).map(|at| format!("x,all_reduce,8,{},{}.11{cells}\n", 1 << at, at + 40));
+        format!("run,collective,ranks,size_bytes,time_us{columns}\n{}", rows.collect::<String>())
+    };
+    let folder = TempDir::new().unwrap();
+    let [plain, full] = ["plain.csv", "full.csv"].map(|name| folder.path().join(name));
+    fs::write(&plain, table(",nodes", ",1")).unwrap();
+    fs::write(&full, table(",p2p,registered,nthreads", ",off,true,256")).unwrap();
+    let read = |files: [&PathBuf; 2]| {
+        let report = read_paths(&files.map(Clone::clone), &ReadOptions::default()).unwrap();
+        report.measurements.into_iter().map(|row| (row.hosts, row.settings)).collect::<Vec<_>>()
+    };
+    let rows = read([&plain, &full]);
+    assert_eq!(rows, read([&full, &plain]));
+    let (hosts, settings) = &rows[0];
+    assert_eq!((rows.len(), *hosts, settings.threads), (4, Some(1), Some(256)));
+    assert_eq!((settings.peer_access, settings.registered), (PeerAccess::Off, true));
+}
+
 /// Goal: a table that is in a file twice counts once; single times that agree are no copies.
 #[test]
 fn a_table_that_is_there_twice_counts_once() {
@@ -238,6 +260,20 @@ fn the_toml_beside_a_file_completes_it() {
     assert!(error.contains("say `ranks = N` in all_reduce.toml"), "{error}");
 }
 
+/// Goal: NCCL's count of nodes is that of hosts, but not where its nodes are NVLink domains.
+#[test]
+fn nodes_of_a_log_are_hosts_outside_of_nvlink_domains() {
+    for (domains, hosts) in [("", Some(2)), (" MNNVL 0", Some(2)), (" MNNVL 1", None)] {
+        let log = format!(
+            "a:1:1 [0] NCCL INFO comm 0x5 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0{domains}\n\
+             # Collective test starting: all_reduce_perf\n\
+             1048576 262144 float sum -1 60.0 17.48 32.77 0 60.0 17.48 32.77 0\n"
+        );
+        let row = read_texts(&[("run.log", &log)]).unwrap().measurements[0].clone();
+        assert_eq!((row.ranks, row.hosts), (16, hosts), "{domains}");
+    }
+}
+
 /// Goal: one file with several runs, old columns, choices, extra columns and lines that fail.
 #[test]
 fn variants_of_the_text_are_told_apart() {
@@ -314,6 +350,20 @@ fn json_is_read_without_its_secrets() {
     assert_eq!(row.settings.algorithm, Some(Algorithm::Ring));
     assert_eq!(row.settings.nccl.as_deref(), Some("2.28.9"));
     assert!(!format!("{report:?}").contains("hunter2"));
+}
+
+/// Goal: JSON of ours, and the `.toml` beside any measurements, say which GPUs they are of.
+#[test]
+fn results_of_ours_name_their_gpus() {
+    let own = r#"{"schema": "collcast/bench/1", "assumptions": ["measured by backend nccl on 2 x NVIDIA H200, sm_90; launch graph"],
+        "rows": [{"collective": "all_reduce", "ranks": 2, "size_bytes": 1024, "time_us": 10}]}"#;
+    let table = "collective,ranks,size_bytes,time_us\nall_reduce,2,1024,10\n";
+    let beside = "gpu = \"2 x NVIDIA H200, sm_90, 132 multiprocessors\"\n";
+    for files in [&[("a.json", own)][..], &[("b.csv", table), ("b.toml", beside)]] {
+        let report = read_texts(files).unwrap();
+        let gpus: Vec<&str> = report.files[0].gpus.iter().map(String::as_str).collect();
+        assert_eq!((report.measurements.len(), gpus), (1, vec!["NVIDIA H200"]));
+    }
 }
 
 /// Goal: ranks in JSON are those of all processes, of which it lists the first each; the `.toml` beside it and the rates of the

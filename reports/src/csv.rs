@@ -21,11 +21,6 @@ pub fn render(report: &Report) -> String {
     out
 }
 
-/// The table named `name`; none where the report has no such table.
-pub fn render_table(report: &Report, name: &str) -> Option<String> {
-    report.table(name).map(|table| preamble(report) + &body(table))
-}
-
 fn preamble(report: &Report) -> String {
     let mut out = String::new();
     if report.predicted {
@@ -108,6 +103,5 @@ mod tests {
             assert_eq!(&row[0], name);
             assert_eq!(row[1].parse(), Ok(0.1 + 0.2));
         }
-        assert_eq!(render_table(&report, "none"), None);
     }
 }

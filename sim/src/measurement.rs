@@ -92,7 +92,7 @@ pub struct Measurement {
     pub collective: Collective,
     /// Number of ranks.
     pub ranks: u32,
-    /// Number of hosts, where the source says.
+    /// Number of hosts, where the source says; NCCL Inspector counts NCCL's nodes, which may be NVLink domains.
     pub hosts: Option<u32>,
     /// How kernels were started, where the source says.
     pub launch: Option<Launch>,
@@ -122,5 +122,58 @@ impl Measurement {
     /// Whether algorithm and protocol were both forced by the user.
     pub fn forced(&self) -> bool {
         self.settings.algorithm.is_some() && self.settings.protocol.is_some()
+    }
+
+    /// Takes over what it leaves open and another record of the same time says.
+    pub fn complete(&mut self, twin: Self) {
+        let Self { hosts, launch, timing, dtype, op, root, settings, chosen, .. } = twin;
+        self.hosts = self.hosts.or(hosts);
+        self.launch = self.launch.or(launch);
+        self.timing = self.timing.or(timing);
+        self.dtype = self.dtype.or(dtype);
+        self.op = self.op.or(op);
+        self.root = self.root.or(root);
+        self.chosen = self.chosen.or(chosen);
+        self.settings.complete(settings);
+    }
+}
+
+impl Settings {
+    /// Takes over what it leaves open and the other says. What has no open form is open where it is the default.
+    fn complete(&mut self, other: Self) {
+        let Self {
+            algorithm,
+            protocol,
+            nccl_algo,
+            channels,
+            buffers,
+            threads,
+            peer_access,
+            registered,
+            nccl,
+            host_names,
+            gpus,
+            nics,
+        } = other;
+        self.algorithm = self.algorithm.or(algorithm);
+        self.protocol = self.protocol.or(protocol);
+        self.nccl_algo = self.nccl_algo.take().or(nccl_algo);
+        self.channels = self.channels.or(channels);
+        self.buffers = self.buffers.or(buffers);
+        self.threads = self.threads.or(threads);
+        if self.peer_access == PeerAccess::default() {
+            self.peer_access = peer_access;
+        }
+        self.registered |= registered;
+        self.nccl = self.nccl.take().or(nccl);
+        fill(&mut self.host_names, host_names);
+        fill(&mut self.gpus, gpus);
+        fill(&mut self.nics, nics);
+    }
+}
+
+fn fill<T>(list: &mut Arc<[T]>, other: Arc<[T]>) {
+    if list.is_empty() {
+        *list = other;
     }
 }

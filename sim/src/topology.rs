@@ -643,16 +643,25 @@ impl Topology {
     }
 
     /// The GPU of a rank.
+    ///
+    /// # Panics
+    /// Where the machine has no such rank: see [`Self::ranks`].
     pub fn gpu_of(&self, rank: Rank) -> VertexId {
         vertex_id(self.gpus[rank.index()])
     }
 
     /// The host of a rank.
+    ///
+    /// # Panics
+    /// Where the machine has no such rank.
     pub fn host_of(&self, rank: Rank) -> HostId {
         self.graph[self.gpus[rank.index()]].host.unwrap_or_default()
     }
 
     /// The first host of a rank's NVLink domain: what NCCL calls its node.
+    ///
+    /// # Panics
+    /// Where the machine has no such rank.
     pub fn node_of(&self, rank: Rank) -> HostId {
         self.hosts.get(self.host_of(rank).index()).map_or(HostId(0), |h| h.node)
     }

@@ -12,7 +12,10 @@ use thiserror::Error;
 
 /// Picoseconds in a second.
 pub const PS_PER_S: u128 = 1_000_000_000_000;
-const PS_PER_US: f64 = 1e6;
+/// Picoseconds in a microsecond.
+pub const PS_PER_US: u64 = 1_000_000;
+/// Picoseconds in a nanosecond.
+pub const PS_PER_NS: u64 = 1_000;
 
 /// A number of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -62,12 +65,12 @@ impl SimDuration {
 
     /// From microseconds; negative values and NaN give zero, infinity the longest span.
     pub fn from_us(us: f64) -> Self {
-        Self((us.max(0.0) * PS_PER_US).round() as u64)
+        Self((us.max(0.0) * PS_PER_US as f64).round() as u64)
     }
 
     /// In microseconds.
     pub fn as_us(self) -> f64 {
-        self.0 as f64 / PS_PER_US
+        self.0 as f64 / PS_PER_US as f64
     }
 
     /// `count` times this span, saturating.

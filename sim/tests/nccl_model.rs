@@ -438,3 +438,22 @@ fn layers_decide_in_order() {
     let unmatched = newest(&[]).decide(Some(&csv), &large).unwrap();
     assert_eq!((unmatched.layer, unmatched.channels), (Layer::Table, 1));
 }
+
+/// Goal: a line for registered buffers is for these alone, and for none where NCCL does not say which they are.
+#[test]
+fn lines_for_registered_buffers_hold_for_them() {
+    let graphs = machine("b");
+    let small = call(Collective::AllReduce, &graphs, 1 << 20);
+    let csv = Tuner::Csv(Arc::new(CsvTuner::parse(
+        "allreduce,0,2097152,ring,ll128,4,-1,-1,-1,1\nallreduce,0,2097152,tree,simple,4,-1,-1,-1,0\n",
+    )));
+    for (minor, registered, pair) in [
+        (30, true, (Algorithm::Ring, Protocol::Ll128)),
+        (30, false, (Algorithm::Tree, Protocol::Simple)),
+        (23, true, (Algorithm::Tree, Protocol::Simple)),
+    ] {
+        let model = Model::new(&graphs, Version::new(2, minor, 4), NcclSettings::default());
+        let tuned = model.with_registered(registered).decide(Some(&csv), &small).unwrap();
+        assert_eq!((tuned.algorithm, tuned.protocol), pair, "2.{minor}, registered: {registered}");
+    }
+}

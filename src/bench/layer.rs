@@ -19,15 +19,8 @@ pub(crate) fn layer_text(
          schema = \"collcast/profile/1\"\nname = \"{name}\"\nevidence = {}\nuncertainty = 0.3\n\n[parameters]\n",
         quoted(evidence)
     );
-    for (constant, p) in constants {
-        let [low, high] = p.interval.unwrap_or([p.value; 2]);
-        let _ = writeln!(
-            text,
-            "{} = {{ value = {:.4}, origin = \"measured\", source = {}, interval = [{low:.4}, {high:.4}] }}",
-            quoted(constant.name()),
-            p.value,
-            quoted(&p.source)
-        );
+    for (constant, parameter) in constants {
+        let _ = writeln!(text, "{}", parameter.line(*constant));
     }
     Some(text)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use collcast::bench;
-use collcast::files::read_text;
+use collcast::files::{read_bytes, read_text};
 use collcast::step::{self, Collectives};
 use collcast::tune::install::{Install, LIBRARY, undo};
 use collcast::tune::{
@@ -147,9 +147,9 @@ impl TableCommand {
                         "name a script of a shell, an env file or nccl.conf; without --into the lines are printed";
                     return Err(Error::usage(message, hint));
                 }
-                let text = match into {
-                    Some(file) if file.exists() => read_text("read the settings", file)?,
-                    _ => String::new(),
+                let (mark, text) = match into {
+                    Some(file) if file.exists() => read_marked(file)?,
+                    _ => Default::default(),
                 };
                 let exported = into.as_ref().is_none_or(|file| Install::is_exported(file, &text));
                 let plugin = whole(&library(plugin.as_ref())?)?;
@@ -164,15 +164,25 @@ impl TableCommand {
                 }
                 let install = Install { plugin, table: listed(&table)?, record, process, exported };
                 let lines = install.added_to(into.as_deref().unwrap_or("stdout".as_ref()), &text)?;
-                write_to(into.as_deref(), lines.as_bytes())?;
+                write_to(into.as_deref(), (mark.to_owned() + &lines).as_bytes())?;
             }
             Self::Undo { file } => {
-                write_to(Some(file), undo(file, &read_text("read the settings", file)?)?.as_bytes())?;
+                let (mark, text) = read_marked(file)?;
+                write_to(Some(file), (mark.to_owned() + &undo(file, &text)?).as_bytes())?;
             }
         }
         Ok(Code::SUCCESS)
     }
 }
+
+/// A file of settings, and the byte-order mark that it begins with, which stays in front of all.
+fn read_marked(file: &Path) -> Result<(&'static str, String), Error> {
+    let mark = if read_bytes("read the settings", file)?.starts_with(MARK.as_bytes()) { MARK } else { "" };
+    Ok((mark, read_text("read the settings", file)?))
+}
+
+/// UTF-8's byte-order mark.
+const MARK: &str = "\u{feff}";
 
 /// The plugin's library beside this program.
 fn beside() -> Option<PathBuf> {

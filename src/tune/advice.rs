@@ -47,7 +47,7 @@ pub struct Range {
     pub to_bytes: u64,
     /// What to take.
     pub pair: Pair,
-    /// Its channels at the largest size.
+    /// Its channels at the largest size, before the bytes are dealt to them: as the table for NCCL says them.
     pub channels: u32,
     /// What NCCL takes by itself.
     pub default_pair: Pair,
@@ -125,7 +125,7 @@ fn range(run: &Span<'_>) -> Option<Range> {
         from_bytes: run.from,
         to_bytes: run.to,
         pair: taken.pair,
-        channels: taken.prediction.plan.channels,
+        channels: run.calls.last().unwrap_or(last).taken().channels_most,
         default_pair: default.pair,
         changes: last.advice.is_some(),
         basis,

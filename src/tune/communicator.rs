@@ -29,7 +29,7 @@ impl fmt::Display for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, nodes, ranks, .. } = self;
         let name = name.as_deref().unwrap_or("all");
-        write!(f, "{name} ({ranks} ranks, {nodes} hosts)")
+        write!(f, "{name} ({ranks} ranks, {nodes} nodes)")
     }
 }
 
@@ -197,8 +197,8 @@ mod tests {
         };
         assert_eq!(ranks(&groups[0]), [vec![0, 1, 2, 3], vec![4, 5, 6, 7]]);
         assert_eq!(ranks(&groups[1]), [vec![0, 4, 8, 12], vec![1, 5, 9, 13], vec![2, 6, 10, 14], vec![3, 7, 11, 15]]);
-        assert_eq!(groups[0].communicator.to_string(), "tp (4 ranks, 1 hosts)");
-        assert_eq!(groups[1].communicator.to_string(), "dp (4 ranks, 2 hosts)");
+        assert_eq!(groups[0].communicator.to_string(), "tp (4 ranks, 1 nodes)");
+        assert_eq!(groups[1].communicator.to_string(), "dp (4 ranks, 2 nodes)");
         assert!(groups[0].is_first() && !groups[1].is_first());
         let (groups, notes) = "a=2,b=2".parse::<Communicators>().unwrap().on(&topology).unwrap();
         assert_eq!((groups.len(), notes.len()), (1, 1), "{notes:?}");

@@ -140,7 +140,7 @@ fn tune_with(
             Measuring { process, ..Measuring::default() }
         }
     };
-    let variables = match works.as_slice() {
+    let mut variables = match works.as_slice() {
         [alone] => variables::find(&alone.calls, alone.clock.predictor, &settings)?,
         _ => Variables::none("they would hold for all communicators; use the tuner table"),
     };
@@ -181,13 +181,23 @@ fn tune_with(
     });
     let Trust { status, confidence, basis } = grounds.trust();
     let ended = searched.ended.as_ref().map(|ended| format!("the search ended early: {}", ended.why));
-    let tuner_csv = write::tuner_csv(&calls, &machine, settings.registered);
     // A simulated call takes the lines of buffers that are not registered.
-    let step_csv = write::tuner_csv(&calls, &machine, false);
+    let gain = |step| StepGain::of(step, &write::tuner_csv(&calls, &machine, false));
+    let mut step = request.step.as_ref().map(gain).transpose()?;
+    if let Some(of) = step.as_mut().filter(|of| of.saved() <= 0.0 && calls.iter().any(|call| call.advice.is_some())) {
+        said.push(
+            "calls that other choices make faster are left as they are: the step takes no less time with them"
+                .to_owned(),
+        );
+        of.tuned_ms = of.default_ms;
+        variables = Variables::none("the step takes no less time with them");
+        calls.iter_mut().for_each(|call| call.advice = None);
+    }
+    let tuner_csv = write::tuner_csv(&calls, &machine, settings.registered);
     Ok(Outcome {
         ranges: advice::ranges(&calls),
         regrets: advice::regrets(&calls),
-        step: request.step.as_ref().map(|step| StepGain::of(step, &step_csv)).transpose()?,
+        step,
         tuner_csv,
         nccl_env: write::nccl_env(&variables, &searched.process, &machine),
         inputs: site.sources.iter().cloned().chain(read.inputs).collect(),

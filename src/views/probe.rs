@@ -4,8 +4,8 @@ use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::collective::Protocol;
 
 use super::bench::rows_table;
+use crate::kernels::NetworkRow;
 use crate::probe::{NetworkOutcome, Outcome, SPOTS, Times};
-use crate::statistics::{median, quantile};
 
 impl Outcome {
     /// What is no collective, as `probe.csv` has it.
@@ -209,9 +209,8 @@ impl NetworkOutcome {
         ];
         let mut table = Table::new("verbs", "what the NICs do", columns);
         for row in &self.rows {
-            let mut times = row.times_us.clone();
-            times.sort_by(f64::total_cmp);
-            let us = median(times.clone());
+            let found = NetworkRow::of(row);
+            let [us, p5, p95] = found.us.map(|us| Cell::float(us, 2));
             table.push([
                 row.kind.name().into(),
                 row.src.into(),
@@ -219,10 +218,10 @@ impl NetworkOutcome {
                 row.nic.as_str().into(),
                 row.qps.into(),
                 row.bytes.into(),
-                Cell::float(us, 2),
-                Cell::float(quantile(&times, 0.05), 2),
-                Cell::float(quantile(&times, 0.95), 2),
-                Cell::float(row.bytes as f64 / us / 1e3, 3),
+                us,
+                p5,
+                p95,
+                Cell::float(found.gbps(0), 3),
             ]);
         }
         table

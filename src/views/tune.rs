@@ -64,7 +64,9 @@ fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people):
         Column::number("measured_us", "measured us"),
         Column::number("default_measured_us", "NCCL measured us"),
     ];
-    let mut table = Table::new("rows", "What to take", whose(named).into_iter().chain(columns));
+    let title =
+        "What to take (ch as in tuner.csv at the largest size; times and gains are geometric means over the sizes)";
+    let mut table = Table::new("rows", title, whose(named).into_iter().chain(columns));
     for r in ranges {
         let cells = [
             r.collective.name().into(),

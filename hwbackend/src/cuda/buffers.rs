@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use collcast_sim::collective::{Collective, ReduceOp};
+use collcast_sim::collective::{Collective, DataType, ReduceOp};
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Call;
 use collcast_sim::schedule::program::Buffer;
@@ -27,6 +27,10 @@ pub(crate) struct Checker {
 
 /// The macros that tell device code its element type and reduction.
 pub(crate) fn macros(call: &Call) -> Result<[String; 2], ExecError> {
+    macros_of(call, element_macro(call.dtype)?)
+}
+
+fn macros_of(call: &Call, element: u32) -> Result<[String; 2], ExecError> {
     let reduce = match call.op {
         ReduceOp::Sum => 0,
         ReduceOp::Max => 1,
@@ -38,12 +42,19 @@ pub(crate) fn macros(call: &Call) -> Result<[String; 2], ExecError> {
             });
         }
     };
-    Ok([format!("-DELEMENT={}", element_macro(call.dtype)?), format!("-DREDUCE={reduce}")])
+    Ok([format!("-DELEMENT={element}"), format!("-DREDUCE={reduce}")])
 }
 
 impl Checker {
     pub(crate) fn new(device: &Device, call: &Call) -> Result<Self, ExecError> {
-        let code = compile(include_str!("check.cu"), device.arch, &macros(call)?)?;
+        // What is only filled and compared may have 8 bits.
+        let element = match call.dtype {
+            DataType::Int8 | DataType::Uint8 => 4,
+            DataType::Float8E4m3 => 5,
+            DataType::Float8E5m2 => 6,
+            other => element_macro(other)?,
+        };
+        let code = compile(include_str!("check.cu"), device.arch, &macros_of(call, element)?)?;
         let mut kernels = Kernel::load(device, &code, &[c"fill", c"check"])?.into_iter();
         match (kernels.next(), kernels.next()) {
             (Some(fill), Some(check)) => Ok(Self { fill, check }),

@@ -1,5 +1,6 @@
 // Fills buffers with values whose exact combination is known, and compares every element.
 // Compiled for one element type and reduction, as `interpret.cu`; `value` is that of `check.rs`.
+//   ELEMENT  as in `element.cu`; 4 8-bit integer, 5 and 6 8-bit float of 4 and 5 bits of exponent
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -27,6 +28,8 @@ __device__ __forceinline__ u32 value(u32 rank, u64 element, u32 range) {
 
 #if ELEMENT == 1 || ELEMENT == 2
 typedef u16 Element;
+#elif ELEMENT >= 4
+typedef u8 Element;
 #else
 typedef u32 Element;
 #endif
@@ -40,8 +43,12 @@ __device__ __forceinline__ Element bits(u32 v) {
     return h;
 #elif ELEMENT == 2
     return (u16)(__float_as_uint((float)v) >> 16);
+#elif ELEMENT >= 5
+    // The upper bits of a float, with another bias of the exponent: every value is exact.
+    const u32 significand = ELEMENT == 5 ? 3 : 2, bias = ELEMENT == 5 ? 7 : 15;
+    return v ? (u8)((__float_as_uint((float)v) >> (23 - significand)) - ((127 - bias) << significand)) : 0;
 #else
-    return v;
+    return (Element)v;
 #endif
 }
 

@@ -36,6 +36,7 @@ struct Record {
 #[derive(Deserialize)]
 struct Header {
     n_ranks: u32,
+    /// NCCL's nodes. Nothing says whether these are hosts or NVLink domains of several.
     nnodes: Option<u32>,
 }
 

@@ -421,6 +421,7 @@ fn own_rows(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
             other => other,
         })?;
     (parsed.on_cpu, parsed.unsaid) = (said.on_cpu, said.unsaid);
+    parsed.gpus.extend(said.gpus);
     for row in &mut parsed.rows {
         row.origin.line = place(row.origin.line);
     }

@@ -366,7 +366,8 @@ impl Reader<'_> {
             let value = || pair[1].parse::<u32>().ok().filter(|&value| value > 0);
             match pair[0] {
                 "nranks" | "nRanks" => self.run.debug_ranks = value(),
-                "nNodes" => self.run.debug_hosts = value(),
+                "nNodes" => self.run.debug_nodes = value(),
+                "MNNVL" => self.run.domains = value().is_some(),
                 _ => {}
             }
         }

@@ -468,7 +468,7 @@ impl Collector {
                 for &(twin, index) in &pairs {
                     if is_copy {
                         let later = rows[index].clone();
-                        complete(&mut rows[twin], later);
+                        rows[twin].complete(later);
                         dropped[index] = true;
                     } else {
                         earlier.entry(row_key(&rows[twin])).or_default().push(twin);
@@ -534,31 +534,6 @@ const COPIED: usize = 4;
 /// The run without the number that tells several of one file apart.
 fn base_run(run: &str) -> &str {
     run.split('#').next().unwrap_or(run)
-}
-
-/// Puts into `row` what it leaves open and its twin says.
-fn complete(row: &mut Measurement, twin: Measurement) {
-    row.hosts = row.hosts.or(twin.hosts);
-    row.launch = row.launch.or(twin.launch);
-    row.timing = row.timing.or(twin.timing);
-    row.dtype = row.dtype.or(twin.dtype);
-    row.op = row.op.or(twin.op);
-    row.root = row.root.or(twin.root);
-    row.chosen = row.chosen.or(twin.chosen);
-    let (settings, more) = (&mut row.settings, twin.settings);
-    settings.algorithm = settings.algorithm.or(more.algorithm);
-    settings.protocol = settings.protocol.or(more.protocol);
-    settings.nccl_algo = settings.nccl_algo.take().or(more.nccl_algo);
-    settings.channels = settings.channels.or(more.channels);
-    settings.buffers = settings.buffers.or(more.buffers);
-    settings.threads = settings.threads.or(more.threads);
-    settings.nccl = settings.nccl.take().or(more.nccl);
-    if settings.host_names.is_empty() {
-        settings.host_names = more.host_names;
-    }
-    if settings.gpus.is_empty() {
-        settings.gpus = more.gpus;
-    }
 }
 
 impl FileReport {
@@ -641,6 +616,7 @@ fn parse(
         parsed.note(None, "some bytes are not UTF-8; replaced".to_owned());
     }
     parsed.on_cpu |= sidecar.on_cpu;
+    parsed.gpus.extend(sidecar.gpu.clone());
     for text in &sidecar.notes {
         parsed.note(None, format!("in the .toml beside it: {text}"));
     }

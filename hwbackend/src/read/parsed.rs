@@ -10,7 +10,7 @@ use super::alike::{Calls, Profiles, Whose};
 use super::error::ReadError;
 use super::program::collective_in_name;
 use super::settings;
-use super::sidecar::{Sidecar, message, shortened};
+use super::sidecar::{Sidecar, counted_gpu, message};
 
 /// Most measurements kept by one call.
 pub const ROWS_MAX: usize = 1_000_000;
@@ -211,11 +211,7 @@ impl Parsed {
 
 /// The GPU of `measured by backend nccl on 4 x NVIDIA H100 80GB HBM3, sm_90, ...`, as its driver calls it.
 fn gpu_of(measured: &str) -> Option<String> {
-    let (_, on) = measured.split_once(" on ")?;
-    let (count, name) = on.split_once(" x ")?;
-    count.parse::<u32>().ok()?;
-    let name = name.split([',', ';']).next().map(str::trim).filter(|name| !name.is_empty())?;
-    Some(shortened(name))
+    counted_gpu(measured.split_once(" on ")?.1)
 }
 
 /// Values that were wrong, as nccl-tests counts them: printed with `%g` (`6.71089e+07`), in its JSON with `%lf`

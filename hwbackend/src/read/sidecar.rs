@@ -25,11 +25,10 @@ const KEYS: [&str; 12] = [
 ];
 
 /// Keys that document; they are free, and listed so that no other key is taken for a typo.
-const PROSE: [&str; 21] = [
+const PROSE: [&str; 20] = [
     "title",
     "source",
     "date",
-    "gpu",
     "interconnect",
     "nics_per_node",
     "nic_gbit_per_s",
@@ -63,6 +62,8 @@ pub(super) struct Sidecar {
     pub(super) timing: Option<Timing>,
     pub(super) hosts_at_most: Option<u32>,
     pub(super) publisher: Option<String>,
+    /// The GPUs that ran it, where it is as we write it; free text names none.
+    pub(super) gpu: Option<String>,
     /// Measured by our back end of CPU threads.
     pub(super) on_cpu: bool,
     pub(super) notes: Vec<String>,
@@ -136,6 +137,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
             }
             "env" => sidecar.environment(value.as_table().ok_or_else(|| bad("a table [env]"))?),
             "host" => sidecar.on_cpu = value.as_str().is_some_and(|text| text.contains("no GPU is involved")),
+            "gpu" => sidecar.gpu = value.as_str().and_then(counted_gpu),
             other if PROSE.contains(&other) => {}
             other => {
                 if let Some(known) = nearest(other, KEYS) {
@@ -169,6 +171,14 @@ impl Sidecar {
             self.env.insert(name.clone(), plain);
         }
     }
+}
+
+/// The GPU of `4 x NVIDIA H100 80GB HBM3, sm_90, ...`.
+pub(super) fn counted_gpu(text: &str) -> Option<String> {
+    let (count, name) = text.split_once(" x ")?;
+    count.parse::<u32>().ok()?;
+    let name = name.split([',', ';']).next().map(str::trim).filter(|name| !name.is_empty())?;
+    Some(shortened(name))
 }
 
 /// What is no TOML, with its place.
@@ -228,6 +238,14 @@ mod tests {
         assert_eq!(sidecar.timing, Some(Timing { calls: 100, of_rank_0: true }));
         assert_eq!(sidecar.env["NCCL_ALGO"], "NVLS");
         assert_eq!(sidecar.notes.len(), 2, "{:?}", sidecar.notes);
+        for (given, gpu) in [
+            ("\"4 x NVIDIA H200, sm_90, 132 multiprocessors\"", Some("NVIDIA H200")),
+            ("\"H100-SXM5-80GB (8 x a host)\"", None),
+            ("[0]", None),
+        ] {
+            let read = parse(path, &format!("gpu = {given}\n"));
+            assert_eq!(read.ok().and_then(|sidecar| sidecar.gpu).as_deref(), gpu, "{given}");
+        }
         let error = parse(path, "title = \"t\"\nranks = 0\n").unwrap_err();
         assert!(error.to_string().contains("x.toml:2"), "{error}");
         let error = parse(path, "timed = \"rank 1\"\n").unwrap_err();

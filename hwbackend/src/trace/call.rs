@@ -33,8 +33,42 @@ pub struct Call {
     pub inputs: u64,
     /// Elements that come out, on one rank.
     pub outputs: u64,
-    /// Ranks give or get different numbers of elements.
-    pub uneven: bool,
+    /// How elements are dealt out to ranks.
+    pub split: Split,
+}
+
+/// Whether a rank gives as many elements to each of the others, and gets as many of each. What is less sure is larger.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Split {
+    /// It does.
+    #[default]
+    Even,
+    /// The file leaves out part of a list whose rest is even.
+    Unknown,
+    /// It does not.
+    Uneven,
+}
+
+impl Split {
+    /// Of the text of a list, as PyTorch writes it: `[4, 4]`, or `[4, 4, ..., 4]` where it is long.
+    pub(super) fn of_text(text: &str) -> Self {
+        let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+        let first = numbers.next();
+        match numbers.all(|number| Some(number) == first) {
+            false => Self::Uneven,
+            true if text.contains("...") => Self::Unknown,
+            true => Self::Even,
+        }
+    }
+
+    /// Why a call that is split so has no forecast.
+    pub fn not_forecast(self) -> Option<&'static str> {
+        match self {
+            Self::Even => None,
+            Self::Unknown => Some("the trace leaves out part of what each rank sends"),
+            Self::Uneven => Some("ranks send different amounts"),
+        }
+    }
 }
 
 impl Call {
@@ -94,6 +128,19 @@ pub(super) fn framework_dtype(name: &str) -> Option<DataType> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn splits_are_uneven_where_their_entries_differ() {
+        for (text, split) in [
+            ("[]", Split::Even),
+            ("[1048576, 1048576]", Split::Even),
+            ("[8, 9]", Split::Uneven),
+            ("[8, 8, ..., 8]", Split::Unknown),
+            ("[8, 8, ..., 9]", Split::Uneven),
+        ] {
+            assert_eq!(Split::of_text(text), split, "{text}");
+        }
+    }
 
     #[test]
     fn names_of_pytorch_are_known() {

@@ -3,14 +3,14 @@
 //! Names of events and arguments are those of Kineto's `output_json.cpp`; times are microseconds. A kernel that was launched
 //! before the recording began has no arguments that name its call.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, SeqAccess, Visitor};
 
-use super::call::{Call, Group, framework_collective, framework_dtype};
+use super::call::{Call, Group, Split, framework_collective, framework_dtype};
 use super::head::{EVENTS_MAX, Head};
 use super::loose::{Loose, Ranks};
 
@@ -23,6 +23,8 @@ pub struct Kernels {
     pub steps: Vec<(u32, i64, i64)>,
     /// Names of kernels.
     pub names: Vec<String>,
+    /// The GPUs that kernels ran on, as the process numbers them; empty where the file does not say.
+    pub devices: BTreeSet<u64>,
 }
 
 /// A kernel or a copy on a GPU. Times are nanoseconds of the file's clock.
@@ -58,6 +60,7 @@ struct Event {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Args {
+    device: Loose,
     correlation: Loose,
     #[serde(rename = "Collective name")]
     collective: Loose,
@@ -125,6 +128,7 @@ impl Builder {
             let nccl = name.starts_with("ncclDevKernel") || name.starts_with("ncclKernel");
             let call = if nccl { self.call(&event.args) } else { None };
             let name = self.name(name);
+            self.kernels.devices.extend(event.args.device.count().filter(|_| category == "kernel"));
             self.kernels.activities.push(Activity { begin, end, launched: None, name, call, nccl });
             self.correlations.push(event.args.correlation.count());
         }
@@ -147,7 +151,7 @@ impl Builder {
     /// The call that arguments name.
     fn call(&mut self, args: &Args) -> Option<u32> {
         let name = args.collective.text()?;
-        let split = |split: &Loose| split.text().is_some_and(|text| text.contains(|c: char| c.is_ascii_digit()));
+        let split = |list: &Loose| list.text().map_or(Split::Even, Split::of_text);
         let text = |value: &Loose| value.text().unwrap_or_default().to_owned();
         let size = args.group_size.count().and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
         let group = Group {
@@ -163,7 +167,7 @@ impl Builder {
             dtype: args.dtype.text().and_then(framework_dtype),
             inputs: args.inputs.count().unwrap_or(0),
             outputs: args.outputs.count().unwrap_or(0),
-            uneven: split(&args.input_split) || split(&args.output_split),
+            split: split(&args.input_split).max(split(&args.output_split)),
         };
         let next = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
         Some(*self.calls.entry(call).or_insert(next))
@@ -185,6 +189,12 @@ impl Builder {
             if let (true, Some(known)) = (group.ranks.is_empty(), head.groups.get(&group.name)) {
                 Arc::make_mut(group).ranks.clone_from(&known.ranks);
             }
+        }
+        if kernels.devices.len() > 1 {
+            head.notes.push(format!(
+                "kernels of {} GPUs are in one file and count as those of one: record a process for each GPU",
+                kernels.devices.len()
+            ));
         }
         if unreadable > 0 {
             head.notes.push(format!("{unreadable} events without a time, a duration or a number are left out"));

@@ -15,7 +15,7 @@ mod stream;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub use call::{Call, Group, framework_collective};
+pub use call::{Call, Group, Split, framework_collective};
 pub use error::TraceError;
 pub use head::{BYTES_MAX, EVENTS_MAX, FILES_MAX};
 pub use kineto::{Activity, Kernels};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, SeqAccess, Visitor};
 
-use super::call::{Call, Group, framework_collective, framework_dtype};
+use super::call::{Call, Group, Split, framework_collective, framework_dtype};
 use super::head::{EVENTS_MAX, Head};
 use super::loose::{Elements, Loose};
 
@@ -149,7 +149,7 @@ impl Builder {
             dtype: raw.input_dtypes.0.first().and_then(|name| framework_dtype(name)),
             inputs: raw.input_sizes.0,
             outputs: raw.output_sizes.0,
-            uneven: false,
+            split: Split::Even,
         };
         let next = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
         let call = *self.calls.entry(call).or_insert(next);

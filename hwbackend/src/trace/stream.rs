@@ -1,12 +1,12 @@
 //! A file as a stream: unpacked, bounded, and parsed value by value.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::marker::PhantomData;
 use std::path::Path;
 
 use collcast_sim::hash::fnv1a;
+use collcast_topologies::input;
 use flate2::bufread::MultiGzDecoder;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -27,11 +27,8 @@ const ITEMS_MAX: usize = 1 << 16;
 /// Opens a file: its text, and its hash.
 pub(super) fn open(path: &Path) -> Result<(Box<dyn Read>, String), TraceError> {
     let failed = |source| TraceError::File { path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
+    let file = input::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(failed(io::Error::other("it is a device or a pipe; give a regular file")));
-    }
     let mut reader = BufReader::with_capacity(HASHED, file);
     let beginning = reader.fill_buf().map_err(failed)?;
     let hash = hash_of(beginning, metadata.len());

@@ -76,6 +76,7 @@ impl Verbs {
 
     /// Puts a queue pair of this process into error after so many runs of each schedule, as a NIC does that gave
     /// up. For tests of what then happens.
+    #[doc(hidden)]
     pub fn fail_after(&mut self, runs: Option<u32>) {
         self.fault = runs;
     }

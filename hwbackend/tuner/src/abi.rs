@@ -18,6 +18,27 @@ pub const LOG_INFO: c_int = 3;
 /// `NCCL_INIT`, which is on wherever `NCCL_DEBUG=INFO` is.
 pub const SUBSYSTEM_INIT: c_ulong = 1;
 
+/// `NCCL_ALGO_TREE`, as the other algorithms an index into [`ALGORITHMS`](crate::table::ALGORITHMS).
+pub const TREE: usize = 0;
+/// `NCCL_ALGO_RING`.
+pub const RING: usize = 1;
+/// `NCCL_ALGO_COLLNET_DIRECT`.
+pub const COLLNET_DIRECT: usize = 2;
+/// `NCCL_ALGO_COLLNET_CHAIN`.
+pub const COLLNET_CHAIN: usize = 3;
+/// `NCCL_ALGO_NVLS`.
+pub const NVLS: usize = 4;
+/// `NCCL_ALGO_NVLS_TREE`.
+pub const NVLS_TREE: usize = 5;
+/// `NCCL_PROTO_SIMPLE`, an index into [`PROTOCOLS`](crate::table::PROTOCOLS).
+pub const SIMPLE: usize = 2;
+/// `ncclFuncAllGather`, as the other collectives an index into [`COLLECTIVES`](crate::table::COLLECTIVES).
+pub const ALL_GATHER: usize = 2;
+/// `ncclFuncReduceScatter`.
+pub const REDUCE_SCATTER: usize = 3;
+/// `ncclFuncAllReduce`.
+pub const ALL_REDUCE: usize = 4;
+
 /// NCCL's logger: level, subsystems, file, line, `printf` format and its values.
 pub type Logger = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
 

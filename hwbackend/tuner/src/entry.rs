@@ -8,26 +8,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use crate::abi::{
-    Get2, Get3, Get4, INVALID_USAGE, Init2, Init5, Interface, Logger, NAME, Plugin, Plugin2, Plugin3, Plugin4, Plugin5,
-    Plugin6, SUCCESS, cells,
+    ALL_GATHER, ALL_REDUCE, COLLNET_CHAIN, COLLNET_DIRECT, Get2, Get3, Get4, INVALID_USAGE, Init2, Init5, Interface,
+    Logger, NAME, NVLS, NVLS_TREE, Plugin, Plugin2, Plugin3, Plugin4, Plugin5, Plugin6, REDUCE_SCATTER, RING, SIMPLE,
+    SUCCESS, TREE, cells,
 };
 use crate::context::{Call, Context};
 use crate::next::{Asked, Start};
 use crate::table::Entry;
 
-/// Indices of algorithms, but for PAT, which NCCL 2.21 does not have.
-const TREE: usize = 0;
-const RING: usize = 1;
-const COLLNET_DIRECT: usize = 2;
-const COLLNET_CHAIN: usize = 3;
-const NVLS: usize = 4;
-const NVLS_TREE: usize = 5;
-/// Index of the protocol Simple.
-const SIMPLE: usize = 2;
-/// Indices of collectives.
-const ALL_GATHER: usize = 2;
-const REDUCE_SCATTER: usize = 3;
-const ALL_REDUCE: usize = 4;
 /// Ranks beyond which NCCL multiplies Ring's costs of FP8 by 1024, since a ring adds too often for it (2.24 to 2.30,
 /// `src/enqueue.cc`).
 const FP8_RANKS: usize = 8;

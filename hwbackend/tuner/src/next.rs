@@ -7,15 +7,9 @@ use std::ptr;
 use libloading::Library;
 
 use crate::abi::{
-    Chunk, End, Get2, Get3, Get4, Init2, Interface, Logger, NAME, Plugin, Plugin2, Plugin3, Plugin4, Plugin5, Plugin6,
-    SUCCESS, cells,
+    COLLNET_DIRECT, Chunk, End, Get2, Get3, Get4, Init2, Interface, Logger, NAME, NVLS, Plugin, Plugin2, Plugin3,
+    Plugin4, Plugin5, Plugin6, SIMPLE, SUCCESS, cells,
 };
-
-/// Index of NVLS among the algorithms, and of CollNet.
-const NVLS: usize = 4;
-const COLLNET: usize = 2;
-/// Index of the protocol Simple.
-const SIMPLE: usize = 2;
 
 /// How it is asked.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +136,7 @@ impl Next {
                 // SAFETY: as the caller says.
                 let Some((cells, width)) = (unsafe { cells(costs, algorithms, protocols) }) else { return };
                 let is_open = |algorithm: usize| cells.get(algorithm * width + SIMPLE).is_some_and(|&cost| cost >= 0.0);
-                let (collnet, nvls) = (c_int::from(is_open(COLLNET)), c_int::from(is_open(NVLS)));
+                let (collnet, nvls) = (c_int::from(is_open(COLLNET_DIRECT)), c_int::from(is_open(NVLS)));
                 let (mut algorithm, mut protocol) = (-1, -1);
                 // SAFETY: as above; the two numbers are ours.
                 unsafe {

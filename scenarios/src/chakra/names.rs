@@ -3,9 +3,6 @@
 
 use collcast_sim::collective::Collective;
 
-/// Picoseconds of a microsecond, Chakra's unit of time.
-pub(super) const PICOSECONDS: u64 = 1_000_000;
-
 /// Whether the CPU does it.
 pub(super) const IS_CPU_OP: &str = "is_cpu_op";
 /// Which collective: see [`COLLECTIVES`].

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::predict::Choice;
-use collcast_sim::units::{Bytes, SimDuration};
+use collcast_sim::units::{Bytes, PS_PER_US, SimDuration};
 use collcast_sim::workload::{Communicate, Compute, Mover};
 
-use super::names::{self, PICOSECONDS};
+use super::names;
 use super::wire::{Attribute, Node, Value, node_type};
 
 /// Most different things that are named in warnings.
@@ -137,7 +137,7 @@ impl Context<'_> {
         let kind: Option<Arc<str>> = attributes.text(names::KIND).map(Into::into);
         let framework = attributes.truth(names::FRAMEWORK);
         let rest = attributes.integer(names::REST).unwrap_or(0);
-        let time = node.duration_micros.saturating_mul(PICOSECONDS).saturating_add_signed(rest);
+        let time = node.duration_micros.saturating_mul(PS_PER_US).saturating_add_signed(rest);
         let does = match node.kind {
             node_type::COMP if on_cpu => Does::Host,
             node_type::COMP if attributes.truth(names::COPY_ENGINE) => {

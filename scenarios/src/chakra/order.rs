@@ -9,9 +9,7 @@ use collcast_sim::workload::{Op, Program, Stream, StreamKind, What};
 use rustc_hash::FxHashMap;
 
 use super::node::{Does, Members, Task, Unused};
-
-/// Most dependencies of a file's nodes.
-pub(super) const DEPENDENCIES_MAX: usize = 8_000_000;
+use crate::goal::DEPENDENCIES_MAX;
 
 /// What became of a node.
 enum Done {

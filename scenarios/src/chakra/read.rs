@@ -12,8 +12,9 @@ use flate2::bufread::MultiGzDecoder;
 use super::error::ChakraError;
 use super::names;
 use super::node::{Context, Members, Task, Unused};
-use super::order::{DEPENDENCIES_MAX, Ordered, ordered};
+use super::order::{Ordered, ordered};
 use super::wire::{GlobalMetadata, Node, node_type};
+use crate::goal::{DEPENDENCIES_MAX, OPS_MAX};
 
 /// Most bytes of one message: real ones have some hundred.
 const MESSAGE_MAX: u64 = 4 << 20;
@@ -21,8 +22,6 @@ const MESSAGE_MAX: u64 = 4 << 20;
 const BYTES_MAX: u64 = 4 << 30;
 /// Most nodes of a file.
 const NODES_MAX: usize = 1_000_000;
-/// Most operations of all ranks that differ: what a step may have.
-const OPS_MAX: usize = 1_500_000;
 /// Most groups and pairs of ranks, by tag.
 const GROUPS_MAX: usize = 20_000;
 

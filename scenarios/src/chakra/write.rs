@@ -3,12 +3,12 @@
 use collcast_sim::collective::{Algorithm, Collective, Protocol};
 use collcast_sim::ids::Rank;
 use collcast_sim::predict::Choice;
-use collcast_sim::units::SimDuration;
+use collcast_sim::units::{PS_PER_US, SimDuration};
 use collcast_sim::workload::{Mover, Op, OpGraph, Program, RankSpec, StreamKind, What};
 use serde_json::json;
 
 use super::error::ChakraError;
-use super::names::{self, PICOSECONDS};
+use super::names;
 use super::wire::{Attribute, GlobalMetadata, Node, Texts, Value, node_type};
 
 /// Version of the schema that files say.
@@ -206,8 +206,8 @@ impl Writer<'_> {
         let before = self.written[stream];
         let after = before.saturating_add(time.0);
         self.written[stream] = after;
-        node.duration_micros = after / PICOSECONDS - before / PICOSECONDS;
-        let rest = i128::from(time.0) - i128::from(node.duration_micros) * i128::from(PICOSECONDS);
+        node.duration_micros = after / PS_PER_US - before / PS_PER_US;
+        let rest = i128::from(time.0) - i128::from(node.duration_micros) * i128::from(PS_PER_US);
         if rest != 0 {
             node.attr.push(Attribute::new(names::REST, Value::Sint64(i64::try_from(rest).unwrap_or_default())));
         }

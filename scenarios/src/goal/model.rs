@@ -2,11 +2,11 @@
 
 use thiserror::Error;
 
-/// Most operations of all ranks.
+/// Most operations of all ranks, which Chakra's traces share: there ranks that are alike count once.
 pub const OPS_MAX: usize = 1_500_000;
 /// Most ranks.
 pub const RANKS_MAX: u32 = 65_536;
-/// Most dependencies of all ranks.
+/// Most dependencies of all ranks; in Chakra's traces, of one file.
 pub const DEPENDENCIES_MAX: usize = 8_000_000;
 
 /// What an operation does.

@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use collcast_sim::ids::Rank;
-use collcast_sim::units::SimDuration;
+use collcast_sim::units::{PS_PER_NS, SimDuration};
 use collcast_sim::workload::{Communicate, Op, OpGraph, What as Work};
 
 use super::model::{Goal, GoalError, OPS_MAX, Operation, What};
-
-/// Picoseconds of a nanosecond, the unit of calculations.
-const PICOSECONDS: u64 = 1000;
 
 impl Goal {
     /// The schedule of a step. `messages` gives what the members of a group send for a call, as a schedule of its own; operations
@@ -183,7 +180,7 @@ impl Writer {
         let begun = self.written[cpu];
         let ended = begun.saturating_add(time.0);
         self.written[cpu] = ended;
-        self.push(cpu, What::Calc(ended / PICOSECONDS - begun / PICOSECONDS), before)
+        self.push(cpu, What::Calc(ended / PS_PER_NS - begun / PS_PER_NS), before)
     }
 
     fn push(&mut self, cpu: usize, what: What, requires: Vec<u32>) -> u32 {

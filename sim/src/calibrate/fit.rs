@@ -7,7 +7,7 @@ use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
 
 use super::solve::{Options, Problem, Solution, covariance, minimise};
-use super::spread::{quantile, student, worth};
+use super::spread::{interpolated, student, worth};
 use super::{CalibrateError, Estimate, Fit, MOST_FITTED, Simulated, Study, mean, predictors};
 use crate::predict::{PredictError, Predictor};
 use crate::profile::{Parameter, Profile};
@@ -175,7 +175,7 @@ impl Study<'_> {
         let alike = residuals.len() as f64 / worth(&runs.into_values().collect::<Vec<_>>());
         let mut off: Vec<f64> = residuals.iter().map(|r| r.abs()).collect();
         off.sort_by(f64::total_cmp);
-        (OVER_MEDIAN * quantile(&off, 0.5) * alike.sqrt() / PRIOR).max(HINT)
+        (OVER_MEDIAN * interpolated(&off, 0.5) * alike.sqrt() / PRIOR).max(HINT)
     }
 
     fn search<P: Problem>(

@@ -155,12 +155,17 @@ impl Split {
 /// Ranges of sizes that errors are told by.
 pub const SIZE_BANDS: [&str; 4] = ["< 64 KiB", "64 KiB-1 MiB", "1-16 MiB", "> 16 MiB"];
 
+/// Sizes below this many bytes are the first of [`SIZE_BANDS`].
+pub const SMALL_BELOW: u64 = 64 << 10;
+/// Sizes above this many bytes are the last of [`SIZE_BANDS`].
+pub const LARGE_ABOVE: u64 = 16 << 20;
+
 /// Of [`SIZE_BANDS`], the one of a size in bytes.
 pub fn size_band(size: u64) -> &'static str {
     match size {
-        0..65_536 => SIZE_BANDS[0],
-        65_536..1_048_576 => SIZE_BANDS[1],
-        1_048_576..=16_777_216 => SIZE_BANDS[2],
+        0..SMALL_BELOW => SIZE_BANDS[0],
+        SMALL_BELOW..1_048_576 => SIZE_BANDS[1],
+        1_048_576..=LARGE_ABOVE => SIZE_BANDS[2],
         _ => SIZE_BANDS[3],
     }
 }

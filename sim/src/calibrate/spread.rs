@@ -32,7 +32,7 @@ pub fn spreads(samples: &[Sample], held: &[Judged], rows: &[usize]) -> Vec<Sprea
         let mut off: Vec<f64> = runs.iter().flatten().map(|residual| residual.abs()).collect();
         off.sort_by(f64::total_cmp);
         (off.len() >= ENOUGH).then(|| {
-            let half = wider * quantile(&off, INSIDE);
+            let half = wider * interpolated(&off, INSIDE);
             Spread { class, low: (-half).exp(), high: half.exp(), rows: off.len() }
         })
     };
@@ -86,7 +86,7 @@ pub(super) fn worth(groups: &[Vec<f64>]) -> f64 {
 }
 
 /// The quantile of sorted values, between neighbours in proportion.
-pub(super) fn quantile(sorted: &[f64], q: f64) -> f64 {
+pub(super) fn interpolated(sorted: &[f64], q: f64) -> f64 {
     let place = q * (sorted.len() - 1) as f64;
     let (low, share) = (place.floor() as usize, place.fract());
     let high = (low + 1).min(sorted.len() - 1);

@@ -59,6 +59,8 @@ pub struct Model<'a> {
     pub(super) graphs: &'a Graphs,
     pub(super) rules: Rules,
     pub(super) settings: NcclSettings,
+    /// Whether NCCL calls the buffers of its calls registered when it asks a tuner.
+    pub(super) registered: bool,
     constants: Constants,
 }
 
@@ -66,7 +68,13 @@ impl<'a> Model<'a> {
     /// The model of a version ([`Version::covered`]) with settings.
     pub fn new(graphs: &'a Graphs, version: Version, settings: NcclSettings) -> Self {
         let rules = Rules::of(version);
-        Self { graphs, rules, settings, constants: Constants::new(&rules.costs, graphs) }
+        Self { graphs, rules, settings, registered: false, constants: Constants::new(&rules.costs, graphs) }
+    }
+
+    /// The same for calls whose buffers NCCL calls registered, or not, when it asks a tuner.
+    #[must_use]
+    pub fn with_registered(self, registered: bool) -> Self {
+        Self { registered, ..self }
     }
 
     /// Channels of the communicator for ring, tree, PAT and CollNet chain, within the bounds

@@ -104,7 +104,12 @@ impl Tuner {
                 };
                 Advice { pair, channels, why }
             }
-            Self::Csv(csv) => csv.advice(call, bytes, hosts, calls.div_ceil(model.channels()), open),
+            Self::Csv(csv) => {
+                let pipelined = calls.div_ceil(model.channels()).max(1);
+                // NCCL before 2.24 does not say which buffers are registered.
+                let registered = model.registered && model.rules.version.since(24);
+                csv.advice(call, bytes, [hosts, call.ranks, pipelined, u32::from(registered)], open)
+            }
         }
     }
 }
@@ -128,8 +133,6 @@ struct Rule {
     /// Hosts, ranks, pipelined operations, registered buffers; -1 is any.
     only: [i64; 4],
 }
-
-const COLLECTIVES: [&str; 5] = ["broadcast", "reduce", "allgather", "reducescatter", "allreduce"];
 
 impl CsvTuner {
     /// Reads the text of a table, as the plugin would: lines that it cannot read are passed over
@@ -168,7 +171,8 @@ impl CsvTuner {
                 default
             })
         };
-        let collective = named(fields[0], &COLLECTIVES, 4);
+        let names = FUNCTIONS.map(|(name, _)| name.to_lowercase());
+        let collective = named(fields[0], &names.each_ref().map(String::as_str), 4);
         let names: Vec<&str> = ALGORITHMS.iter().map(|a| a.name()).collect();
         let algorithm = named(fields[3], &names, 1);
         let names: Vec<&str> = Protocol::ALL.iter().map(|p| p.name()).collect();
@@ -187,19 +191,11 @@ impl CsvTuner {
         })
     }
 
-    fn advice(
-        &self,
-        call: &Call,
-        bytes: u64,
-        hosts: u32,
-        pipelined: u32,
-        open: impl Fn(&(Algorithm, Protocol)) -> bool,
-    ) -> Advice {
-        let here = [i64::from(hosts), i64::from(call.ranks), i64::from(pipelined.max(1)), 0];
+    fn advice(&self, call: &Call, bytes: u64, here: [u32; 4], open: impl Fn(&(Algorithm, Protocol)) -> bool) -> Advice {
         let rule = self.rules.iter().find(|rule| {
             rule.collective == call.collective
                 && (rule.bytes.0..=rule.bytes.1).contains(&bytes)
-                && rule.only.iter().zip(here).all(|(&only, here)| only == -1 || only == here)
+                && rule.only.iter().zip(here).all(|(&only, here)| only == -1 || only == i64::from(here))
                 && open(&rule.pair)
         });
         // The plugin sets one channel before it looks for a line.
@@ -223,7 +219,7 @@ mod tests {
 
     fn advice(csv: &CsvTuner, collective: Collective, bytes: u64) -> Advice {
         let call = Call::of_size(collective, 8, Bytes(bytes), DataType::Float32);
-        csv.advice(&call, bytes, 1, 1, |pair| pair.0 != Algorithm::Nvls)
+        csv.advice(&call, bytes, [1, 8, 1, 0], |pair| pair.0 != Algorithm::Nvls)
     }
 
     /// Goal: the first open line that matches wins; ranges include both ends; defects are kept.

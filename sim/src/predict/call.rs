@@ -26,6 +26,7 @@ impl Predictor<'_> {
         settings: &Settings,
     ) -> Result<Prediction, PredictError> {
         self.check_ranks(call)?;
+        self.check_type(call, settings)?;
         // NCCL has no rule for the protocol of an algorithm that it does not have.
         let ours = algorithm == Choice::Forced(Algorithm::CollTree) && protocol == Choice::Auto;
         let protocol = if ours { Choice::Best } else { protocol };

@@ -6,7 +6,7 @@ use super::error::PredictError;
 use super::predictor::Predictor;
 use super::settings::{Choice, Settings};
 use crate::call::Call;
-use crate::collective::{Algorithm, Protocol};
+use crate::collective::{Algorithm, Launch, Protocol};
 use crate::ids::Rank;
 use crate::nccl::cost::place;
 use crate::nccl::plan::{P2P_CHUNK, P2P_CHUNK_NVLINK};
@@ -33,7 +33,9 @@ pub struct Resolved {
 impl Predictor<'_> {
     /// NCCL's cost model on some graphs.
     pub fn model<'g>(&self, graphs: &'g Graphs, settings: &Settings) -> Model<'g> {
-        Model::new(graphs, self.version(settings), settings.nccl)
+        // NCCL calls the buffers of any CUDA graph registered (`regBuff` of `src/enqueue.cc`).
+        let registered = settings.registered || settings.launch == Launch::Graph;
+        Model::new(graphs, self.version(settings), settings.nccl).with_registered(registered)
     }
 
     /// What NCCL's cut of a call may use, whatever algorithm and protocol.
@@ -94,13 +96,14 @@ impl Predictor<'_> {
         }
     }
 
-    /// Whether the machine can do an algorithm on a call: shape, reduction, switches.
+    /// Whether the machine can do an algorithm on a call: type, shape, reduction, switches.
     pub(super) fn check_machine(
         &self,
         call: &Call,
         algorithm: Algorithm,
         settings: &Settings,
     ) -> Result<(), PredictError> {
+        self.check_type(call, settings)?;
         let version = self.version(settings);
         let has = |version: Version, a: usize| Rules::of(version).algorithms[a];
         if let Some((a, _)) = place(algorithm, Protocol::Simple).filter(|&(a, _)| !has(version, a)) {
@@ -179,6 +182,7 @@ impl Predictor<'_> {
         protocol: Choice<Protocol>,
         settings: &Settings,
     ) -> Result<Decision, PredictError> {
+        self.check_type(call, settings)?;
         let mut settings = *settings;
         if let Choice::Forced(a) = algorithm {
             settings.nccl.algorithms = Selection::only(a);

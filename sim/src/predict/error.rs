@@ -40,6 +40,29 @@ pub enum PredictError {
         /// The first release that has it.
         since: Option<Version>,
     },
+    /// A type that a version has not.
+    #[error("NCCL {version} has no {dtype}; it came with 2.24")]
+    NoFloat8 {
+        /// The version.
+        version: Version,
+        /// The type.
+        dtype: crate::collective::DataType,
+    },
+    /// A type that a version does not take on these GPUs.
+    #[error(
+        "NCCL {version} does {collective} of {dtype} from compute capability 9.0 on (Hopper), and these GPUs have {}.{}",
+        .capability / 10, .capability % 10
+    )]
+    Float8BeforeHopper {
+        /// The version.
+        version: Version,
+        /// The collective.
+        collective: crate::collective::Collective,
+        /// The type.
+        dtype: crate::collective::DataType,
+        /// The least compute capability of the GPUs, times ten.
+        capability: u32,
+    },
     /// NCCL would fail the call.
     #[error("NCCL {version} would fail {collective}: {reasons}")]
     NothingLeft {

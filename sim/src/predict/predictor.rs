@@ -10,16 +10,17 @@ use super::parts::Parts;
 use super::prediction::Prediction;
 use super::settings::Settings;
 use crate::call::{Call, CallError};
-use crate::collective::Launch;
+use crate::collective::{Algorithm, DataType, Launch};
 use crate::domain::{Beyond, Reason};
 use crate::engine::Teller;
 use crate::ids::{Rank, VertexId};
 use crate::memo::Memo;
+use crate::nccl::rules::{Float8, Rules};
 use crate::nccl::search::{self, Given, Options, Sends};
 use crate::nccl::{Graphs, Plan, Transport, Tuner, Version};
 use crate::network::{Grounds, order_by};
 use crate::profile::Profile;
-use crate::schedule::{Order, ScheduleError};
+use crate::schedule::{Order, ScheduleError, valid_algorithms};
 use crate::topology::Topology;
 
 /// Predicts calls on one machine with one profile; shares routes between calls.
@@ -161,6 +162,26 @@ impl<'a> Predictor<'a> {
                 topology: self.topology.name.clone(),
                 gpus: self.topology.ranks(),
             });
+        }
+        Ok(())
+    }
+
+    /// Whether NCCL takes the type of a call's elements on these GPUs.
+    pub(super) fn check_type(&self, call: &Call, settings: &Settings) -> Result<(), PredictError> {
+        let Call { collective, dtype, .. } = *call;
+        if !matches!(dtype, DataType::Float8E4m3 | DataType::Float8E5m2) {
+            return Ok(());
+        }
+        let version = self.version(settings);
+        let needs_hopper = match Rules::of(version).float8 {
+            Float8::None => return Err(PredictError::NoFloat8 { version, dtype }),
+            // Others are made of sends.
+            Float8::CollectivesFromHopper => valid_algorithms(collective) != [Algorithm::Direct],
+            Float8::ReductionsFromHopper => collective.reduces(),
+        };
+        let capability = self.graph(call.ranks, settings).compute_capability.0;
+        if needs_hopper && capability < 90 {
+            return Err(PredictError::Float8BeforeHopper { version, collective, dtype, capability });
         }
         Ok(())
     }

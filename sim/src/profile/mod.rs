@@ -14,6 +14,7 @@ mod links;
 mod parameter;
 mod parse;
 mod values;
+mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;

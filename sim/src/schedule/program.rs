@@ -605,6 +605,7 @@ impl Template {
 
     /// This program with one instruction changed, for tests that must notice it. `op` is the
     /// index of an instruction in [`Self::ops`]; another index changes nothing.
+    #[doc(hidden)]
     #[must_use]
     pub fn mutated(&self, mutation: Mutation, op: usize) -> Self {
         let mut mutant = self.clone();

@@ -41,7 +41,9 @@ pub(super) struct LogRun {
     pub(super) averaged: Option<usize>,
     /// What NCCL_DEBUG says of the communicator.
     pub(super) debug_ranks: Option<u32>,
-    pub(super) debug_hosts: Option<u32>,
+    pub(super) debug_nodes: Option<u32>,
+    /// Whether NCCL's nodes are NVLink domains, which may be of several hosts.
+    pub(super) domains: bool,
     pub(super) columns: Option<Vec<String>>,
     /// NCCL's version: what nccl-tests was linked with, and what NCCL itself says, which wins.
     pub(super) linked: Option<String>,
@@ -162,7 +164,7 @@ impl LogRun {
             let text = "two ranks have the same GPU of the same host: hosts share a name; say `nodes = N` in the .toml beside \
                         the file";
             out.note_once(None, text.to_owned());
-            return self.debug_hosts;
+            return self.debug_hosts();
         }
         let names: BTreeSet<&str> = self.ranks.values().map(|(host, _, _)| host.as_str()).collect();
         let named = u32::try_from(names.len()).ok()?;
@@ -189,8 +191,13 @@ impl LogRun {
                 );
                 Some(ranks / per_host)
             }
-            _ => self.debug_hosts,
+            _ => self.debug_hosts(),
         }
+    }
+
+    /// NCCL's nodes, where these are hosts.
+    fn debug_hosts(&self) -> Option<u32> {
+        self.debug_nodes.filter(|_| !self.domains)
     }
 
     /// By graph, threads and GPUs, else by the processes of the device lines.

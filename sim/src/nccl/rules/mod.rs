@@ -12,7 +12,7 @@ use super::transport::Ports;
 use super::version::Version;
 
 pub(crate) use costs::{Costs, NetLatency, NvlsSpeed};
-pub use record::{Cut, Dealing, Deals, Fallback, Rules, TunerInterface};
+pub use record::{Cut, Dealing, Deals, Fallback, Float8, Rules, TunerInterface};
 
 impl Rules {
     /// The rules of a version, or of the nearest that is known ([`Version::covered`]).
@@ -49,6 +49,12 @@ impl Rules {
                 _ => Some(&[70, 80, 90]),
             },
             ll128_on_mixed_gpus: version.since(29),
+            // Read in 2.25.1 and 2.28.3; those between refuse all-gathers too, as their users report.
+            float8: match version {
+                _ if version.since(28) => Float8::ReductionsFromHopper,
+                _ if version.since(24) => Float8::CollectivesFromHopper,
+                _ => Float8::None,
+            },
             cut: Cut { tree_in_turn: false, tree_fills_depth: false, least_threads: 96, fetches_work: false },
             dealing: Dealing {
                 deals: match version {

@@ -30,6 +30,8 @@ pub struct Rules {
     /// LL128 also runs on GPUs of different kinds, all from Hopper on (`src/graph/tuning.cc`): 2.30 does, 2.27 does
     /// not, and we take 2.28 for the first.
     pub ll128_on_mixed_gpus: bool,
+    /// Which calls may have 8-bit floats.
+    pub float8: Float8,
     /// How it cuts one call.
     pub cut: Cut,
     /// How it deals calls to channels.
@@ -47,6 +49,17 @@ pub enum Fallback {
     Ring,
     /// Ring, with every protocol.
     RingWithAnyProtocol,
+}
+
+/// Which calls may have 8-bit floats (`taskAppend`, `src/enqueue.cc`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Float8 {
+    /// None: there is no such type (`ncclDataType_t`, `src/nccl.h.in`).
+    None,
+    /// Sends everywhere, collectives on GPUs from compute capability 9.0 on.
+    CollectivesFromHopper,
+    /// All everywhere, but reductions on GPUs from compute capability 9.0 on.
+    ReductionsFromHopper,
 }
 
 /// What a tuner plugin is asked.
