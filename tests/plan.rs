@@ -412,6 +412,13 @@ fn impossible_plans_say_why() {
     refused(&spread, &["the 126 layers", "these work: tp=8,pp=16,vpp=4,dp=8,", "tp=8,pp=16,vpp=2,dp=8,"]);
     refused(&["llama3-8b", "--gpus", "64", "--layout", "zero=3,hsdp=48"], &["these work: ", "hsdp=64"]);
     refused(&["llama3-8b", "--gpus", "8", "--layout", "offload=3,recompute=full"], &["these work: ", "offload=3"]);
+    // Nothing would be computed again.
+    for (recompute, says) in
+        [("layernorm", "as one with the product after them"), ("moe_act", "the model has no experts")]
+    {
+        refused(&["llama3-8b", "--gpus", "8", "--recompute", recompute], &[says, "leave it out"]);
+    }
+    refused(&["llama3-8b", "--gpus", "8", "--layout", "tp=8,recompute=layernorm"], &["as one with the product"]);
     let endless = ["llama3-8b", "--gpus", "8", "--layout", "tp=8", "--global-batch", "1000000000000"];
     refused(&endless, &["passes of micro-batches", "raise dp"]);
     refused(&["llama3-8b", "--gpus", "8", "--layout", "tp=8,schedule=dualpipe"], &["dualpipe"]);

@@ -97,6 +97,34 @@ fn a_trace_of_holistic_trace_analysis_is_read() {
     assert!(outcome.calls.is_empty() && !outcome.failed());
 }
 
+/// Goal: a call whose split lists have equal entries is forecast, one with different ones is not; kernels of two GPUs in one
+/// file are told, and nothing is sure then.
+#[test]
+fn splits_and_gpus_of_a_file_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = |name: &str, split: &str, devices: &[u32]| {
+        let kernel = |device: &u32| {
+            let args = json!({"device": device, "stream": 7, "Collective name": "all_to_allv", "In msg nelems": 2 << 20,
+                "Out msg nelems": 2 << 20, "Group size": 2, "dtype": "Float", "In split size": split,
+                "Out split size": split, "Process Group Name": "0", "Process Group Ranks": "[0, 1]"});
+            json!({"ph": "X", "cat": "kernel", "name": "ncclDevKernel_SendRecv(x)", "ts": 1000, "dur": 60, "args": args})
+        };
+        let events: Vec<Value> = devices.iter().map(kernel).collect();
+        let path = folder.path().join(format!("{name}_rank0.json"));
+        std::fs::write(&path, json!({"traceEvents": events}).to_string()).unwrap();
+        trace(&Request { files: vec![path], site: Some(h100x2()), ..Request::default() }).unwrap()
+    };
+    let why = |outcome: &Outcome| outcome.calls[0].not_forecast.clone().unwrap_or_default();
+    let even = made("even", "[1048576, 1048576]", &[0]);
+    assert!(even.calls[0].expected.is_some() && !even.several_gpus, "{}", why(&even));
+    assert!(why(&made("uneven", "[1048576, 1048575]", &[0])).contains("different amounts"));
+    assert!(why(&made("cut", "[1048576, ..., 1048576]", &[0])).contains("leaves out"));
+    let two = made("two", "[]", &[0, 1]);
+    assert!(two.several_gpus && two.warnings.iter().any(|w| w.contains("kernels of 2 GPUs")), "{:?}", two.warnings);
+    let verdict = two.report(true).verdict.unwrap();
+    assert!(verdict.confidence.starts_with("low: a file has kernels of several GPUs"), "{}", verdict.confidence);
+}
+
 /// Goal: rank 1 does 40 products of 0.1 ms more in each step: it is named, and no more than these 4.2 ms are charged to it.
 #[test]
 fn a_late_rank_is_named() {
@@ -133,13 +161,18 @@ fn calls_are_judged_by_the_machine() {
         let outcome = trace(&Request { files: both(name), site: Some(h100x2()), ..Request::default() }).unwrap();
         let judged: Vec<_> = outcome.calls.iter().map(|c| c.expected.as_ref().unwrap().judgement).collect();
         assert!(judged.iter().all(|j| *j == Judgement::AsExpected), "{name}: {:?}", outcome.calls);
-        assert!(!outcome.failed());
+        assert!(!outcome.failed() && !outcome.other_gpus, "{:?}", outcome.warnings);
     }
     let site = SiteSpec { gpus: Some(2), ..SiteSpec::new("dgx-b200") }.env("NCCL_NVLS_ENABLE", "0");
     let on = |files| trace(&Request { files, site: Some(site.clone()), ..Request::default() }).unwrap();
     let outcome = on(both("fsdp"));
     assert!(outcome.failed() && outcome.slower().count() == 2, "{:?}", outcome.calls);
     assert!(outcome.slower().all(|(_, expected)| expected.lost_ms > 0.1));
+    // It names its GPUs, which that machine has not.
+    let told = outcome.warnings.iter().find(|warning| warning.contains("name the machine that was measured"));
+    assert!(told.is_some_and(|told| told.contains("is of NVIDIA H100 80GB HBM3, `dgx-b200` has B200")), "{told:?}");
+    let verdict = outcome.report(true).verdict.unwrap();
+    assert!(verdict.confidence.starts_with("low: other GPUs") && verdict.next.unwrap().contains("-t"));
     let alone = on(vec![data("fsdp_0.json.gz")]);
     assert!(!alone.failed() && alone.calls[0].expected.as_ref().unwrap().judgement == Judgement::CannotTell);
 }

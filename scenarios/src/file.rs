@@ -25,7 +25,7 @@ use crate::step::{DataParallel, Layout, Straggler, graph};
 pub const SCHEMA: &str = "collcast/scenario/1";
 /// Most layers, ranks and micro-batches: a slip must not take all memory.
 const MAX_LAYERS: u64 = 10_000;
-const MAX_RANKS: u64 = 131_072;
+const MAX_RANKS: u64 = collcast_sim::schedule::MAX_RANKS as u64;
 const MAX_MICRO_BATCHES: u32 = 4_096;
 const MAX_OPERATIONS: u64 = 2_000_000;
 /// Most ranks of a communicator: each of its calls is simulated slice by slice (a step of DDP takes 12 s with so many).
@@ -33,6 +33,11 @@ const MAX_GROUP: u32 = 1_024;
 /// Rate of matrix products where a scenario says none: its layers were measured then, and take from it only how their
 /// operations share that time. Assumed, of 989 dense in 16 bits by NVIDIA's data sheet of the H100.
 const MATRIX_TFLOPS: f64 = 600.0;
+/// Longest kernel of a layer that is taken without a word where nobody says how many kernels it has. Assumed: those of
+/// large matrix products take about so long.
+const LONG_KERNEL: SimDuration = SimDuration(1_000_000_000);
+/// A dimension of a matrix at most, and products of a batch: what a 32-bit index of a kernel reaches.
+const MAX_DIMENSION: u64 = 1 << 31;
 /// Bytes of an element at most.
 const MAX_ELEMENT: u64 = 16;
 
@@ -83,6 +88,8 @@ struct Block {
     total: [Option<SimDuration>; 2],
     parts: Vec<Part>,
     output: Bytes,
+    /// The longest kernel, where their number is the default.
+    assumed: Option<SimDuration>,
 }
 
 /// A checked scenario.
@@ -324,7 +331,8 @@ impl Reader<'_> {
         };
         let whole = |message: String, hint: &str| TopologiesError::Contradiction(self.source.whole(message, hint));
         if layout.ranks() > MAX_RANKS {
-            return Err(whole(format!("the layout has {} ranks", layout.ranks()), "at most 131072 are simulated"));
+            let most = format!("at most {MAX_RANKS} are simulated");
+            return Err(whole(format!("the layout has {} ranks", layout.ranks()), &most));
         }
         let largest = layout.data.max(layout.tensor);
         if largest > MAX_GROUP {
@@ -460,7 +468,13 @@ impl Reader<'_> {
                 return Err(self.bad(layer.name.span(), message, "at most 2^40 elements", ""));
             }
             let output = self.size_or_none(layer.output.as_ref())?;
-            blocks.push(Block { name: layer.name.get_ref().clone(), count, total, parts, output });
+            let assumed = match total {
+                [Some(forward), Some(backward)] if layer.operations.is_empty() && layer.kernels.is_none() => {
+                    Some(forward.max(SimDuration(backward.0 / 2)))
+                }
+                _ => None,
+            };
+            blocks.push(Block { name: layer.name.get_ref().clone(), count, total, parts, output, assumed });
         }
         if blocks.is_empty() {
             let whole = self.source.whole("there are no layers", "give at least one [[layers]]");
@@ -476,8 +490,22 @@ impl Reader<'_> {
         total: &[Option<SimDuration>; 2],
     ) -> Result<Part, TopologiesError> {
         let name = raw.name.get_ref();
-        let work = |[m, n, k]: [u64; 3]| 2.0 * m as f64 * n as f64 * k as f64 * raw.batch.unwrap_or(1) as f64;
-        let forward = match (&raw.forward, raw.matrix, &raw.bytes) {
+        let dimension = |value: u64, what: &str, span: Range<usize>| match value {
+            1..=MAX_DIMENSION => Ok(value),
+            _ => Err(self.bad(span, format!("{what} of `{name}` is {value}"), "expected 1 to 2147483648", "")),
+        };
+        let shape = match &raw.matrix {
+            Some(matrix) => {
+                let [m, n, k] = *matrix.get_ref();
+                let one = |(value, what)| dimension(value, what, matrix.span());
+                [(m, "m"), (n, "n"), (k, "k")].into_iter().try_for_each(|size| one(size).map(drop))?;
+                Some([m, n, k])
+            }
+            None => None,
+        };
+        let batch = raw.batch.as_ref().map_or(Ok(1), |batch| dimension(*batch.get_ref(), "batch", batch.span()))?;
+        let work = |[m, n, k]: [u64; 3]| 2.0 * m as f64 * n as f64 * k as f64 * batch as f64;
+        let forward = match (&raw.forward, shape, &raw.bytes) {
             (Some(time), ..) => Time::Measured(self.time(time)?),
             (None, Some(shape), _) => Time::Operations(work(shape)),
             (None, None, Some(bytes)) => Time::Memory(self.size(bytes)?.0),
@@ -515,8 +543,11 @@ impl Reader<'_> {
                 kernels: [kernels, kernels.saturating_mul(twice)],
                 waves: waves.max(1),
                 // Backward there are two products, for the operand and for the parameters.
-                tiles: match raw.matrix {
-                    Some([m, n, k]) => [[tiles(m, n, raw); 2], [tiles(m, k, raw), tiles(k, n, raw)]],
+                tiles: match shape {
+                    Some([m, n, k]) => {
+                        let tiles = |m, n| tiles(m, n, batch, kernels);
+                        [[tiles(m, n); 2], [tiles(m, k), tiles(k, n)]]
+                    }
                     None => [[0; 2]; 2],
                 },
                 memory,
@@ -527,13 +558,15 @@ impl Reader<'_> {
     }
 }
 
-/// Tiles of a kernel of matrix products with results of m x n: of 128 x 256 elements, with which
+/// Tiles of one of so many kernels of a batch of matrix products with results of m x n: of 128 x 256 elements, with which
 /// cuBLAS is most efficient.
 ///
 /// Source: NVIDIA, "Matrix Multiplication Background User's Guide", tile and wave quantization.
-fn tiles(m: u64, n: u64, raw: &RawOperation) -> u32 {
-    let all = u128::from(m.div_ceil(128)) * u128::from(n.div_ceil(256)) * u128::from(raw.batch.unwrap_or(1));
-    u32::try_from(all.div_ceil(raw.kernels.unwrap_or(1).max(1).into())).unwrap_or(u32::MAX / 2)
+fn tiles(m: u64, n: u64, batch: u64, kernels: u32) -> u32 {
+    /// With room for the next multiple of a GPU's SMs.
+    const MOST: u32 = u32::MAX / 2;
+    let all = u128::from(m.div_ceil(128)) * u128::from(n.div_ceil(256)) * u128::from(batch);
+    u32::try_from(all.div_ceil(kernels.into())).unwrap_or(MOST).min(MOST)
 }
 
 impl Scenario {
@@ -578,6 +611,30 @@ impl Scenario {
             }
         }
         Model { layers, parameter_bytes: self.parameter_bytes, gradient_bytes: self.gradient_bytes }
+    }
+
+    /// What to know before using the numbers: layers with longer kernels than a GPU runs, which keep calls waiting.
+    pub fn warnings(&self) -> Vec<String> {
+        let long = |block: &&Block| self.layout.ranks() > 1 && block.assumed.is_some_and(|kernel| kernel > LONG_KERNEL);
+        let words = |block: &Block| {
+            format!(
+                "layer `{}`: its forward pass is taken as 1 kernel and its backward pass as 2, up to {} long, and calls \
+                 wait for the end of a kernel; say `kernels`, or give its operations",
+                block.name,
+                block.assumed.unwrap_or_default()
+            )
+        };
+        self.blocks.iter().filter(long).map(words).collect()
+    }
+
+    /// Whether a micro-batch is the same work here and there, whatever kernels do it.
+    pub fn same_work(&self, other: &Self) -> bool {
+        let parts = |block: &Block| {
+            let part = |p: &Part| (p.cost.forward, p.cost.backward, p.parameters.clone(), p.sums);
+            block.parts.iter().map(part).collect::<Vec<_>>()
+        };
+        let work = |s: &Self| s.blocks.iter().map(|b| (b.count, b.total, b.output, parts(b))).collect::<Vec<_>>();
+        work(self) == work(other)
     }
 
     /// The graph of one step. Jitter is not part of it.

@@ -154,7 +154,8 @@ pub(crate) struct RawLayer {
     /// Measured time of the backward pass.
     #[schemars(with = "Option<String>")]
     pub(crate) backward: Option<Text>,
-    /// Without `operations`: kernels of the forward pass; the backward pass has twice as many.
+    /// Without `operations`: kernels of the forward pass, 1 by default; the backward pass has twice as many. Calls wait for
+    /// the end of a kernel.
     pub(crate) kernels: Option<u32>,
     /// Without `operations`: part of the memory's rate that it needs.
     #[schemars(with = "Option<f64>")]
@@ -188,10 +189,12 @@ pub(crate) struct RawOperation {
     /// Measured time of the backward pass; twice the forward pass by default.
     #[schemars(with = "Option<String>")]
     pub(crate) backward: Option<Text>,
-    /// A matrix product of m x k by k x n: `[m, n, k]`.
-    pub(crate) matrix: Option<[u64; 3]>,
-    /// Products of this shape, such as heads; 1 by default.
-    pub(crate) batch: Option<u64>,
+    /// A matrix product of m x k by k x n: `[m, n, k]`, each 1 to 2^31.
+    #[schemars(with = "Option<[u64; 3]>")]
+    pub(crate) matrix: Option<Spanned<[u64; 3]>>,
+    /// Products of this shape, such as heads: 1 to 2^31; 1 by default.
+    #[schemars(with = "Option<u64>")]
+    pub(crate) batch: Option<Spanned<u64>>,
     /// Memory that is read and written, for what computes little; the backward pass moves 1.5 times
     /// that by default (two inputs, one output).
     #[schemars(with = "Option<String>")]

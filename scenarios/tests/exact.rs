@@ -32,8 +32,8 @@ fn run(text: &str, mechanisms: Mechanisms) -> Step {
 
 /// How long the only call of a kind takes alone.
 fn call(step: &Step, kind: &str) -> SimDuration {
-    let (count, busy, _) = step.ranks[0].communication[kind];
-    SimDuration(busy.0 / count as u64)
+    let calls = step.ranks[0].communication[kind];
+    SimDuration(calls.busy.0 / calls.count as u64)
 }
 
 /// Goal: bubbles are those of the papers on ideal links.
@@ -74,6 +74,27 @@ fn stages_without_output_wait_for_each_other() {
                 assert!(time > serial && time < serial + us(1000), "{schedule} {level:?}: {time}, not {serial}");
             }
         }
+    }
+}
+
+/// Goal: a receive that waits is no communication. 1F1B with 4 stages of 3.2 ms and 2 micro-batches: rank 0 waits the bubble of
+/// 9.6 ms, and the way to the end has the passes of all stages that it waits for.
+#[test]
+fn waits_for_a_sender_are_no_communication() {
+    const KIND: &str = "pipeline send/recv";
+    let machine = Machine::new("h200x4", None);
+    let graph = machine.graph(&read(&layers("pipeline = 4, micro_batches = 2", "kind = \"none\"", 4, 1200, 2000, 0)));
+    for level in [Level::Flows, Level::Slices] {
+        let step = machine.simulator().run(&graph, CALM, level).unwrap();
+        let calls = step.ranks[0].communication[KIND];
+        assert!(calls.count == 4 && calls.exposed <= calls.busy && calls.busy < us(500), "{level:?}: {calls:?}");
+        assert!(calls.waits > us(9_500) && calls.waits < us(10_500), "{level:?}: {calls:?}");
+        let of = |kind: &str| -> u64 {
+            step.path.iter().filter(|part| &*part.what == kind).map(|part| (part.to - part.from).0).sum()
+        };
+        assert!(of(KIND) < us(500).0, "{level:?}: {:?}", step.path);
+        assert_eq!(of("forward") + of("backward"), us(16_000).0, "{level:?}: {:?}", step.path);
+        assert_eq!(step.path.iter().map(|part| (part.to - part.from).0).sum::<u64>(), step.time.0, "{level:?}");
     }
 }
 
@@ -312,4 +333,29 @@ fn many_operations_are_folded_or_refused() {
     many.jitter = Some(Jitter { ppm: 1, seed: 1 });
     let error = run(&many, Level::Auto).unwrap_err().to_string();
     assert!(error.contains("of 4 ranks that differ: at most 1500000 are simulated"), "{error}");
+}
+
+/// Goal: kernels of which a wave takes less than a picosecond, or of more tiles than are counted, begin and end once; sizes
+/// that no kernel has are refused with their place.
+#[test]
+fn operations_of_any_size_run_or_are_refused() {
+    let with = |shape: &str| {
+        layers("data = 4", "kind = \"ddp\"", 1, 10, 20, 64)
+            + "[[layers.operations]]\nname = \"large\"\nbytes = \"1 GiB\"\nparameters = [64]\n"
+            + &format!("[[layers.operations]]\nname = \"odd\"\n{shape}\n")
+    };
+    let most = "matrix = [2147483648, 2147483648, 2147483648]\nbatch = 2147483648";
+    for shape in ["bytes = \"100 B\"", "bytes = \"200 B\"", "matrix = [1, 1, 1]", most] {
+        assert!(run(&with(shape), Mechanisms::default()).time >= us(30), "{shape}");
+    }
+    for (shape, line) in [
+        ("matrix = [0, 64, 64]", 19),
+        ("matrix = [64, 64, 4294967296]", 19),
+        ("matrix = [64, 9223372036854775807, 64]", 19),
+        ("matrix = [64, 64, 64]\nbatch = 0", 20),
+        ("matrix = [64, 64, 64]\nbatch = 4294967296", 20),
+    ] {
+        let error = collcast_scenarios::file::read(&with(shape), "test.toml").unwrap_err().render();
+        assert!(error.contains("expected 1 to 2147483648") && error.contains(&format!("test.toml:{line}")), "{error}");
+    }
 }

@@ -96,6 +96,120 @@ fn unknown_kinds_keep_their_experts() {
     assert_eq!(read(stretched, "config.json").unwrap().0.sequence, 8192);
 }
 
+/// Goal: keys that make some layers unlike others are read as `transformers` reads them, whatever the kind. Totals are those
+/// of the models' cards, in billions: Llama 4 Scout and Maverick without what sees, gpt-oss-20b, DeepSeek-V2-Lite, Gemma 2.
+#[test]
+fn layers_with_experts_are_those_that_keys_name() {
+    let maverick = |experts: u32, keys: &str| {
+        format!(
+            r#"{{"model_type": "llama4", "text_config": {{"model_type": "llama4_text", "hidden_size": 5120,
+            "intermediate_size": 8192, "intermediate_size_mlp": 16384, "num_hidden_layers": 48, "num_attention_heads": 40,
+            "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 202048, "num_local_experts": {experts},
+            "num_experts_per_tok": 1, "attention_chunk_size": 8192, "tie_word_embeddings": false, {keys}
+            "max_position_embeddings": 8192}}}}"#
+        )
+    };
+    let odd: Vec<u32> = (0..48).filter(|layer| layer % 2 == 1).collect();
+    let gpt_oss = |types: &str| {
+        format!(
+            r#"{{"model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24,
+            "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088,
+            "num_local_experts": 32, "num_experts_per_tok": 4, "experts_per_token": 4, "attention_bias": true,
+            "hidden_act": "silu", "sliding_window": 128, "layer_types": ["full_attention", {types}],
+            "max_position_embeddings": 131072, "rope_scaling": {{"original_max_position_embeddings": 4096}},
+            "rms_norm_eps": 1e-5, "tie_word_embeddings": false}}"#
+        )
+    };
+    let lite = r#"{"model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 102400, "q_lora_rank": null, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64, "n_shared_experts": 2,
+        "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+        "topk_method": "greedy", "n_group": 1, "topk_group": 1, "max_position_embeddings": 4096,
+        "tie_word_embeddings": false}"#;
+    let gemma2 = r#"{"model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 256000, "sliding_window": 4096,
+        "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 8192}"#;
+    let total = |text: &str| {
+        let (model, notes) = read(text, "config.json").unwrap();
+        ((model.parameters().total() as f64 / 1e7).round() / 100.0, model.dense_layers(), notes.join("; "))
+    };
+    let every = r#""interleave_moe_layer_step": 2,"#;
+    let listed = format!(r#""interleave_moe_layer_step": 1, "moe_layers": {odd:?},"#);
+    for (text, billions, dense, note) in [
+        (maverick(16, ""), 107.77, 0, "window of 8192"),
+        (maverick(128, every), 400.71, 24, "24 dense layers stand before"),
+        (maverick(128, &listed), 400.71, 24, "24 dense layers stand before"),
+        (gpt_oss(r#""sliding_attention""#), 20.91, 0, "window of 128"),
+        (lite.to_owned(), 15.71, 1, "deepseek_v2"),
+        (gemma2.to_owned(), 2.61, 26, "window of 4096"),
+    ] {
+        let (found, layers, notes) = total(&text);
+        assert_eq!((found, layers), (billions, dense), "{text}");
+        assert!(notes.contains(note), "{text}: {notes}");
+    }
+    assert!(!total(&gpt_oss(r#""full_attention""#)).2.contains("window of"), "no layer has one");
+    // The same layers by other keys of other kinds, and shared experts by either name.
+    let same = total(lite);
+    let types: Vec<&str> = (0..27).map(|layer| if layer == 0 { "dense" } else { "sparse" }).collect();
+    let freq: Vec<u32> = (0..27).map(|layer| u32::from(layer > 0)).collect();
+    for keys in [
+        r#""num_dense_layers": 1"#.to_owned(),
+        r#""mlp_only_layers": [0]"#.to_owned(),
+        format!(r#""mlp_layer_types": {types:?}"#),
+        format!(r#""moe_layer_freq": {freq:?}"#),
+    ] {
+        let other = lite.replace("\"first_k_dense_replace\": 1, \"moe_layer_freq\": 1", &keys);
+        assert_eq!(total(&other.replace("n_shared_experts", "num_shared_experts")), same, "{keys}");
+    }
+    for (key, step, dense) in
+        [("decoder_sparse_step", 2, 14), ("moe_layer_frequency", 3, 18), ("moe_layer_freq", 2, 13)]
+    {
+        let other = lite.replace("\"first_k_dense_replace\": 1, \"moe_layer_freq\": 1", &format!("\"{key}\": {step}"));
+        assert_eq!(total(&other).1, dense, "{key}");
+    }
+}
+
+/// Goal: layers without attention, or with another, are refused by the key that says so: no count of them would be right.
+#[test]
+fn layers_that_are_not_counted_are_refused() {
+    // Qwen3-Next-80B-A3B, and others by what differs.
+    let next = |keys: &str| {
+        format!(
+            r#"{{"model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120, "num_hidden_layers": 48,
+            "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 151936, {keys}
+            "decoder_sparse_step": 1, "mlp_only_layers": [], "num_experts": 512, "num_experts_per_tok": 10,
+            "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "max_position_embeddings": 32768,
+            "tie_word_embeddings": false}}"#
+        )
+    };
+    for (keys, key) in [
+        (r#""full_attention_interval": 4, "linear_num_value_heads": 32,"#, "full_attention_interval"),
+        (r#""layer_types": ["linear_attention", "full_attention"],"#, "layer_types"),
+        (r#""linear_num_value_heads": 32,"#, "linear_num_value_heads"),
+        (r#""mamba_d_state": 128,"#, "mamba_d_state"),
+        (r#""hybrid_override_pattern": "M-M*","#, "hybrid_override_pattern"),
+        (r#""linear_attn_config": {"kda_layers": [1]},"#, "linear_attn_config"),
+        (r#""attn_type_list": [0, 1],"#, "attn_type_list"),
+        (r#""swa_num_key_value_heads": 4,"#, "swa_num_key_value_heads"),
+        (r#""moe_layer_interval": 2,"#, "moe_layer_interval"),
+        (r#""mlp_layer_types": ["dense", "hash"],"#, "mlp_layer_types"),
+        (r#""moe_layers": 2,"#, "moe_layers"),
+        (r#""parallel_attn_mlp_res": true,"#, "parallel_attn_mlp_res"),
+    ] {
+        let error = read(&next(keys), "config.json").unwrap_err().render();
+        assert!(error.contains(&format!("`{key}`")) || error.contains(&format!("\"{key}\"")), "{key}: {error}");
+        assert!(error.contains("collcast/model/1"), "{error}");
+    }
+    // What they do not use says nothing.
+    for keys in [
+        "",
+        r#""full_attention_interval": 1, "moe_layer_interval": 1, "attn_type_list": [1, 1],"#,
+        r#""full_attention_interval": 4, "linear_num_value_heads": 32, "layer_types": ["full_attention"],"#,
+    ] {
+        assert!(read(&next(keys), "config.json").is_ok(), "{keys}");
+    }
+}
+
 /// Goal: latent attention is read in a kind without experts. The total is that of the model's weights, 4.07 billion.
 #[test]
 fn latent_attention_needs_no_experts() {

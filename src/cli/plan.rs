@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use collcast::plan::fields::{Layer, requests};
 use collcast::plan::{self, Request, Sites, file, timeline};
 use collcast::shard::{Parts, question};
+use collcast::views::without_empty;
 use collcast::{Error, SiteSpec};
 
 use super::call::Code;
@@ -214,6 +215,10 @@ pub(super) fn answer(args: &Args, merged: Option<&Parts>) -> Result<Code, Error>
         say!("note: timeline in {}; open it in ui.perfetto.dev", path.display());
     }
     args.page.write(|| outcome.report())?;
-    args.output.print(&outcome.report(), None)?;
+    let mut report = outcome.report();
+    if args.output.for_people() {
+        without_empty(&mut report, &["sensitivities", "variations"]);
+    }
+    args.output.print(&report, None)?;
     Ok(Code::SUCCESS)
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use collcast::trace::{Kind, Request, trace};
-use collcast::views::{only, shorten};
+use collcast::views::{only, shorten, without_empty};
 use collcast::{Error, SiteSpec, step};
 use collcast_reports::model::Report;
 
@@ -117,6 +117,9 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         }
         Format::Table => shorten(&mut report, "gaps", GAPS_SHOWN, "launch gaps"),
         _ => {}
+    }
+    if args.output.for_people() {
+        without_empty(&mut report, &["ranks", "calls"]);
     }
     args.output.print(&report, None)?;
     Ok(Code::from(u8::from(outcome.failed())))

@@ -4,7 +4,7 @@ use std::collections::BinaryHeap;
 
 use collcast_scenarios::device;
 use collcast_scenarios::memory::{self, Fit, Framework, Software};
-use collcast_scenarios::parallel::{Parallel, Schedule, Split};
+use collcast_scenarios::parallel::{Module, Parallel, Recompute, Refused, Schedule, Split};
 use collcast_scenarios::training::calls::{Calls, domain};
 use collcast_scenarios::training::{self, Span, Training};
 use collcast_scenarios::transformer::{self, Mask, Transformer};
@@ -168,7 +168,31 @@ impl Planning {
             schedule: Schedule::OneForwardOneBackward,
             ..Parallel::default()
         };
-        Ok(Self { trust: trust(request.framework, &model), software, model, gpu, slowest: 1.0, base, notes })
+        let planning =
+            Self { trust: trust(request.framework, &model), software, model, gpu, slowest: 1.0, base, notes };
+        if let Some(recompute) = request.recompute {
+            planning.check_recompute(recompute)?;
+        }
+        Ok(planning)
+    }
+
+    /// Whether layers have what the backward pass is to compute again: where they have not, it would change nothing.
+    fn check_recompute(&self, recompute: Recompute) -> Result<(), Error> {
+        let Self { model, software, .. } = self;
+        let instead = "leave it out, or take `selective`: what is cheap for its bytes";
+        if let Err(Refused { violations, .. }) = (Parallel { recompute, ..Parallel::default() }).check(model) {
+            let broken: Vec<&str> = violations.iter().map(|violation| violation.message.as_str()).collect();
+            return Err(Error::usage(broken.join("; "), instead));
+        }
+        let norms = matches!(recompute, Recompute::Modules(modules) if modules.has(Module::Layernorm));
+        if norms && !software.has_norms_apart(model) {
+            let message = format!(
+                "recompute has layernorm, but all norms of `{}` run as one with the product after them, and keep no output",
+                model.name
+            );
+            return Err(Error::usage(message, instead));
+        }
+        Ok(())
     }
 
     /// The layout given, or those that a search finds, and the run that the best one makes.
@@ -315,6 +339,7 @@ impl Planning {
     /// A layout that breaks a rule.
     pub(super) fn timed(&self, parallel: Parallel, calls: &Calls<'_>) -> Result<Layout, Error> {
         let memory = memory::plan(&self.model, &parallel, &self.software).map_err(refused)?;
+        self.check_recompute(parallel.recompute)?;
         let memory = memory.within(self.gpu.capacity());
         let step =
             training::step(&self.training(&parallel, calls, false), &training::Known::default()).map_err(failed)?;
@@ -458,7 +483,7 @@ impl Ord for Ranked {
     }
 }
 
-fn refused(refused: collcast_scenarios::parallel::Refused) -> Error {
+fn refused(refused: Refused) -> Error {
     failed(training::TrainingError::Layout(refused))
 }
 

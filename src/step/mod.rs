@@ -41,16 +41,22 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
     };
     let follow = |index| request.watch.one_of(index, variants.len());
     let loaded = Loaded::new(text, label, request)?.followed(follow(0));
-    let mut first = of_graph(label, loaded.graph(), &loaded.machine, request.level)?;
+    let scenario = &loaded.scenario;
+    let mut first = of_scenario(label, &loaded, request.level)?;
     let parts = request.watch.parts(variants.len());
     for (index, (label, text)) in (1..).zip(others) {
         parts.done()?;
         let loaded = Loaded::new(text, label, request)?.followed(follow(index));
-        let other = of_graph(label, loaded.graph(), &loaded.machine, request.level)?;
+        let other = of_scenario(label, &loaded, request.level)?;
+        first.same_work &= loaded.scenario.same_work(scenario);
+        for warning in other.warnings {
+            if !first.warnings.contains(&warning) {
+                first.warnings.push(warning);
+            }
+        }
         first.variants.extend(other.variants);
         first.grounds = [first.grounds, other.grounds].into_iter().collect();
     }
-    let scenario = &loaded.scenario;
     first.scenario.clone_from(&scenario.name);
     first.notes.insert(0, format!("scenario {}: {}", scenario.name, scenario.description));
     match (&mut first.detail, variants.len()) {
@@ -71,6 +77,17 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
         _ => first.detail = None,
     }
     Ok(first)
+}
+
+/// Simulates one variant.
+fn of_scenario(label: &str, loaded: &Loaded, level: Level) -> Result<Outcome, Error> {
+    let mut outcome = of_graph(label, loaded.graph(), &loaded.machine, level)?;
+    outcome.warnings.extend(loaded.scenario.warnings());
+    let layout = loaded.scenario.layout;
+    for variant in &mut outcome.variants {
+        variant.micro_batches = u64::from(layout.micro_batches) * u64::from(layout.data);
+    }
+    Ok(outcome)
 }
 
 /// What stragglers and jitter cost: the step with and without.

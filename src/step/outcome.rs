@@ -17,6 +17,8 @@ pub struct Outcome {
     pub scenario: String,
     /// The step as it is, or each variant.
     pub variants: Vec<Variant>,
+    /// Whether a micro-batch is the same work in all variants.
+    pub same_work: bool,
     /// Where the time of the step goes; none where several variants were asked for.
     pub detail: Option<Detail>,
     /// Profiles that it depends on.
@@ -52,6 +54,8 @@ pub struct Variant {
     pub label: String,
     /// Ranks.
     pub ranks: u64,
+    /// Micro-batches of a step, of all replicas; 1 of a step that was recorded.
+    pub micro_batches: u64,
     /// The step.
     pub step_ms: f64,
     /// Its computation, waits for other ranks included.
@@ -100,10 +104,12 @@ pub struct Communication {
     pub kind: String,
     /// Calls.
     pub calls: usize,
-    /// Time with such a call under way.
+    /// Time in which such calls move bytes.
     pub busy_ms: f64,
     /// Time of that without any computation beside it.
     pub exposed_ms: f64,
+    /// Time before, in which they wait for other ranks and nothing computes.
+    pub waits_ms: f64,
     /// Algorithm, protocol and channels.
     pub how: String,
 }
@@ -115,7 +121,7 @@ pub struct Stream {
     pub rank: u32,
     /// The stream.
     pub stream: String,
-    /// Time with something under way.
+    /// Time with something under way; what waits for other ranks is not.
     pub busy_ms: f64,
     /// The rest of the step.
     pub idle_ms: f64,

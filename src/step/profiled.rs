@@ -23,7 +23,7 @@ use super::outcome::Outcome;
 use super::simulated::with_mechanisms;
 use crate::error::Error;
 use crate::site::SiteSpec;
-use crate::trace::{input, ranks_of, said_of};
+use crate::trace::{input, noted, ranks_of, said_of};
 use crate::watch::Watch;
 
 /// Most kernels of a computation that is one operation: what the engine cuts one into.
@@ -91,6 +91,7 @@ pub fn profiled(paths: &[PathBuf], spec: &SiteSpec, watch: &Watch) -> Result<Out
     );
     outcome.notes.insert(0, format!("replayed: {which}; computations take what they took, calls are forecast"));
     outcome.notes.splice(0..0, said_of(&traces));
+    outcome.warnings.extend(traces.iter().flat_map(noted));
     outcome.warnings.extend(said.sentences());
     Ok(outcome)
 }
@@ -326,8 +327,8 @@ fn asked(call: &Call) -> Result<(Collective, Bytes, DataType), &'static str> {
     if collective == Collective::SendRecv {
         return Err("they are between two ranks, and the trace does not say which");
     }
-    if call.uneven {
-        return Err("ranks send different amounts");
+    if let Some(why) = call.split.not_forecast() {
+        return Err(why);
     }
     let (Some(bytes), Some(dtype)) = (call.size(), call.dtype) else {
         return Err("their size or element type is not in the trace");

@@ -1,6 +1,5 @@
 //! A step as Chakra execution traces, a GOAL schedule or a SimAI workload have it, on a machine; and a step as Chakra's traces.
 
-use std::fs::File;
 use std::io::{Cursor, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +8,7 @@ use collcast_scenarios::chakra::{self, ChakraError, Reader};
 use collcast_scenarios::{goal, simai};
 use collcast_sim::ids::Rank;
 use collcast_sim::workload::{Level, OpGraph};
+use collcast_topologies::input;
 
 use super::loaded::Machine;
 use super::outcome::Outcome;
@@ -43,11 +43,8 @@ enum Text {
 
 /// What a regular file is by its first words.
 fn text_of(path: &Path) -> Option<Text> {
-    if !path.is_file() {
-        return None;
-    }
     let mut start = Vec::new();
-    File::open(path).ok()?.take(TOLD_BY).read_to_end(&mut start).ok()?;
+    input::open(path).ok()?.take(TOLD_BY).read_to_end(&mut start).ok()?;
     if goal::is_binary(&start) {
         return Some(Text::GoalBinary);
     }
@@ -139,11 +136,8 @@ fn traced(paths: &[PathBuf], spec: &SiteSpec, watch: &Watch) -> Result<Outcome, 
     let mut inputs = Vec::new();
     for path in &in_order {
         let failed = |source| Error::File { what: "read", path: path.clone(), source };
-        let file = File::open(path).map_err(failed)?;
+        let file = input::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
-        if !metadata.is_file() {
-            return Err(failed(std::io::Error::other("it is a device or a pipe; give a regular file")));
-        }
         let mut beginning = Vec::new();
         (&file).take(HASHED).read_to_end(&mut beginning).map_err(failed)?;
         let said = "of the first 64 KiB and the length";

@@ -52,6 +52,7 @@ pub(super) fn with_mechanisms(
     Ok(Outcome {
         scenario: String::new(),
         variants: vec![variant(label, &graph, &step, &parts)],
+        same_work: true,
         detail: Some(detail),
         inputs: machine.site.sources.clone(),
         notes,
@@ -70,6 +71,7 @@ fn variant(label: &str, graph: &OpGraph, step: &Step, parts: &Breakdown) -> Vari
     Variant {
         label: label.to_owned(),
         ranks: graph.ranks.len() as u64,
+        micro_batches: 1,
         step_ms: ms(parts.step),
         compute_ms: ms(parts.compute),
         exposed_ms: ms(parts.step) - ms(parts.compute),
@@ -85,13 +87,14 @@ fn variant(label: &str, graph: &OpGraph, step: &Step, parts: &Breakdown) -> Vari
 fn communication(step: &Step) -> Vec<Communication> {
     let mut all = Vec::new();
     for rank in step.ranks.iter().take(SHOWN_RANKS) {
-        all.extend(rank.communication.iter().map(|(kind, (calls, busy, exposed))| Communication {
+        all.extend(rank.communication.iter().map(|(kind, calls)| Communication {
             rank: rank.rank.0,
             like: rank.count,
             kind: kind.to_string(),
-            calls: *calls,
-            busy_ms: ms(*busy),
-            exposed_ms: ms(*exposed),
+            calls: calls.count,
+            busy_ms: ms(calls.busy),
+            exposed_ms: ms(calls.exposed),
+            waits_ms: ms(calls.waits),
             how: step.how.get(kind).cloned().unwrap_or_default(),
         }));
     }

@@ -87,6 +87,7 @@ fn run(rows: &[(&CallRow, &Forecast)], site: &Site) -> Option<Run<'static>> {
         ranks: first.ranks,
         state: State::Slow,
         case,
+        said: None,
         topology: Cow::Owned(topology),
     })
 }

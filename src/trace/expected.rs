@@ -1,6 +1,6 @@
 //! What calls should take on the machine that they ran on.
 
-use collcast_hwbackend::trace::{Call, Group};
+use collcast_hwbackend::trace::{Call, Group, Trace};
 use collcast_sim::collective::{Algorithm, Collective, Protocol};
 use collcast_sim::ids::Rank;
 use collcast_sim::predict::{Choice, Predictor};
@@ -17,12 +17,13 @@ use crate::confidence::{self, Grounds};
 use crate::error::Error;
 use crate::health::OTHER_GPUS;
 use crate::site::{Site, SiteSpec};
+use crate::validate::gpus_of_another;
 use crate::watch::Watch;
 
 /// Holds the calls against forecasts, and those that are slow against causes where a `doctor` is asked for.
 pub(super) fn judge(
     outcome: &mut Outcome,
-    matched: &Matched,
+    (traces, matched): (&[Trace], &Matched),
     spec: &SiteSpec,
     doctor: bool,
     watch: &Watch,
@@ -31,6 +32,11 @@ pub(super) fn judge(
     let highest = groups().flat_map(|group| group.ranks.iter().copied().chain(group.size.checked_sub(1))).max();
     let world = outcome.world.unwrap_or(0).max(highest.map_or(0, |rank| rank.saturating_add(1)));
     let site = spec.for_ranks(world, "-t")?;
+    let of_another =
+        |trace: &Trace| gpus_of_another(&trace.path, &trace.gpu.as_deref().into_iter().collect(), &site.topology);
+    let foreign = traces.iter().find_map(of_another);
+    outcome.other_gpus = foreign.is_some();
+    outcome.warnings.extend(foreign);
     let predictor = site.predictor();
     let progress = watch.parts(outcome.calls.len());
     let kinds: Vec<&Kin> = matched.kinds().collect();
@@ -120,8 +126,8 @@ fn asked(call: &Call) -> Result<(Collective, Bytes, collcast_sim::collective::Da
     if collective == Collective::SendRecv {
         return Err("between two ranks: which calls are under way at once is not in the trace".to_owned());
     }
-    if call.uneven {
-        return Err("ranks send different amounts".to_owned());
+    if let Some(why) = call.split.not_forecast() {
+        return Err(why.to_owned());
     }
     let (Some(size), Some(dtype)) = (call.size(), call.dtype) else {
         return Err("its size or element type is not in the trace".to_owned());

@@ -14,6 +14,9 @@ use crate::statistics::median;
 const ALWAYS: f64 = 2.0 / 3.0;
 /// Calls of a row from which on that is said.
 const OFTEN: usize = 3;
+/// Two times that differ by no more are the same, us: older traces have whole microseconds, and GPUs' clocks may tick as
+/// slowly.
+const RESOLUTION_US: f64 = 1.0;
 /// Waiting, as a part of the time without it, from which on it is worth a word.
 const WORTH: f64 = 0.05;
 
@@ -149,10 +152,13 @@ pub(super) fn named(group: &Group) -> String {
     described.map_or_else(|| "unnamed".to_owned(), |name| name.chars().take(40).collect())
 }
 
-/// The shortest time, and whose it is.
-fn shortest(members: &[&Seen]) -> (f64, u32) {
-    let first = members.iter().min_by(|a, b| a.time_us.total_cmp(&b.time_us));
-    first.map_or((0.0, 0), |seen| (seen.time_us, seen.rank))
+/// The shortest time, and whose it is where another one waited for that rank.
+fn shortest(members: &[&Seen]) -> (f64, Option<u32>) {
+    let by_time = |a: &&&Seen, b: &&&Seen| a.time_us.total_cmp(&b.time_us);
+    let ends = members.iter().min_by(by_time).zip(members.iter().max_by(by_time));
+    ends.map_or((0.0, None), |(least, most)| {
+        (least.time_us, (most.time_us - least.time_us > RESOLUTION_US).then_some(least.rank))
+    })
 }
 
 impl Kin {
@@ -174,10 +180,11 @@ impl Kin {
         let (least, last) = shortest(members);
         self.times.push(least);
         self.members = self.members.max(members.len());
-        if members.len() > 1 {
+        if let Some(last) = last {
             *self.last.entry(last).or_default() += 1;
         }
         for seen in members {
+            self.call.split = self.call.split.max(seen.call.split);
             *self.by_rank.entry(seen.rank).or_default() += 1;
             self.total_us += seen.time_us;
             self.waited_us += seen.time_us - least;
@@ -243,7 +250,7 @@ impl Matched {
         for seen in members {
             let late = self.late.entry(seen.rank).or_default();
             late.2 += 1;
-            if seen.rank == last {
+            if Some(seen.rank) == last {
                 late.0 += waited;
                 late.1 += 1;
             }
@@ -277,6 +284,8 @@ impl Matched {
 
 #[cfg(test)]
 mod tests {
+    use collcast_hwbackend::trace::Split;
+
     use super::*;
 
     fn seen(rank: u32, number: u64, time_us: f64) -> Seen {
@@ -289,7 +298,7 @@ mod tests {
             dtype: Some(DataType::Float32),
             inputs: 1000,
             outputs: 1000,
-            uneven: false,
+            split: Split::Even,
         };
         let key = Key { group, number: (0, number), alone: None };
         Seen { rank, key, call, time_us, beside_us: Some(0.0), exposed_us: Some(time_us) }
@@ -308,5 +317,14 @@ mod tests {
         // 2 x 3 x 50 us over three ranks.
         assert!((row.waited_ms.unwrap() - 0.1).abs() < 1e-12);
         assert!((row.busbw_gbps.unwrap() - 4000.0 / 100.0 / 1e3 * 4.0 / 3.0).abs() < 1e-9);
+    }
+
+    /// Goal: ranks whose times differ by no more than a clock's tick came together, and none was the last.
+    #[test]
+    fn ranks_that_tie_are_not_late() {
+        let all: Vec<Seen> = (0..3).flat_map(|n| [seen(0, n, 100.0), seen(1, n, 101.0), seen(2, n, 100.0)]).collect();
+        let matched = matched(&all);
+        assert!(matched.late.values().all(|&late| late == (0.0, 0, 3)), "{:?}", matched.late);
+        assert_eq!(matched.kinds[0].1.row(&matched.kinds[0].0, 1.0).last_rank, None);
     }
 }

@@ -73,10 +73,13 @@ pub fn trace(request: &Request) -> Result<Outcome, Error> {
         warnings: Vec::new(),
         anomalies: Vec::new(),
         causes: None,
+        other_gpus: false,
+        several_gpus: false,
         grounds: None,
     };
     for (trace, rank) in traces.iter().zip(&ranks) {
-        outcome.warnings.extend(trace.notes.iter().map(|note| format!("{}: {note}", trace.path.display())));
+        outcome.warnings.extend(noted(trace));
+        outcome.several_gpus |= matches!(&trace.recorded, Recorded::Kernels(kernels) if kernels.devices.len() > 1);
         if trace.rank.is_none() {
             outcome.notes.push(format!("{}: no rank is named, taken as rank {rank}", trace.path.display()));
         }
@@ -88,7 +91,7 @@ pub fn trace(request: &Request) -> Result<Outcome, Error> {
     let matched = matched::matched(&seen);
     matched.add_to(&mut outcome);
     if let Some(site) = &request.site {
-        expected::judge(&mut outcome, &matched, site, request.doctor, &request.watch)?;
+        expected::judge(&mut outcome, (&traces, &matched), site, request.doctor, &request.watch)?;
     }
     Ok(outcome)
 }
@@ -130,6 +133,11 @@ pub(crate) fn input(trace: &Trace) -> Input {
 /// What the group of a call is for, else its name.
 pub(crate) fn named(call: &Call) -> String {
     call.group.as_deref().map_or_else(|| "unnamed".to_owned(), matched::named)
+}
+
+/// What could not be used of a file.
+pub(crate) fn noted(trace: &Trace) -> impl Iterator<Item = String> {
+    trace.notes.iter().map(|note| format!("{}: {note}", trace.path.display()))
 }
 
 /// What the files say of where they come from.

@@ -188,6 +188,10 @@ pub struct Outcome {
     pub anomalies: Vec<Anomaly>,
     /// The causes that were held against slow calls, a run being one collective of a group; none where nobody was to look.
     pub causes: Option<Vec<Causes>>,
+    /// Whether files are of other GPUs than the machine has.
+    pub other_gpus: bool,
+    /// Whether a file has kernels of several GPUs, which count as those of one.
+    pub several_gpus: bool,
     /// What forecasts rest on, where there are any.
     #[serde(skip)]
     pub grounds: Option<Grounds>,

@@ -128,11 +128,11 @@ fn run(whole: &Whole) -> Table {
     let mut row = |what: &str, value: String| table.push([what.into(), value.into()]);
     let failures = &whole.failures;
     row("tokens, steps", format!("{}, {:.0}", counted(whole.tokens), whole.steps));
-    row("days without a failure", format!("{:.1}", whole.days));
+    row("days without failures, by the forecast of the step", format!("{:.1}", whole.days));
     let [early, middle, late] = whole.finish_days;
     let mean = whole.mean_days();
     row(
-        "days with failures: 10, 50 and 90 of 100 runs; mean",
+        "days with failures, and the step's interval: low, median, high; mean",
         format!("{early:.1}, {middle:.1}, {late:.1}; {mean:.1}"),
     );
     row("goodput", format!("{:.1}%", 100.0 * failures.goodput));
@@ -154,17 +154,16 @@ fn run(whole: &Whole) -> Table {
 
 /// The best layout as it is, and with each change.
 fn variations(name: &str, title: &str, all: &[Variation], best: &Layout, whole: Option<&Whole>) -> Table {
-    let mut columns = vec![
+    let columns = [
         Column::text("change", "change"),
         Column::number("step_s", "step s"),
         Column::number("step_percent", "% of step"),
         Column::number("tokens_per_s_per_gpu", "tokens/s/GPU"),
         Column::number("memory_gib", "GiB a GPU"),
         Column::text("fits", "fits"),
+        Column::number("days", "mean days"),
+        Column::number("days_percent", "% of days"),
     ];
-    if whole.is_some() {
-        columns.extend([Column::number("days", "mean days"), Column::number("days_percent", "% of days")]);
-    }
     let mut table = Table::new(name, format!("{title} {}", best.text), columns);
     let mut row = |change: &str, layout: &Layout, run: Option<&Whole>| {
         let mut cells = vec![

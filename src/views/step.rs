@@ -42,35 +42,74 @@ impl Outcome {
         let waits = 100.0 * first.exposed_ms / first.step_ms.max(1e-12);
         report.lead =
             format!("A training step takes {:.1} ms, and communication costs {waits:.0}% of that", first.step_ms);
-        report.verdict = Some(Verdict {
-            status,
-            sentence: format!(
-                "a step takes {:.3} ms, {:.3} ms ({:.0}%) of it exposed: interference {:.3}, launches {:.3}, framework {:.3}, not hidden {:.3} ms",
-                first.step_ms,
-                first.exposed_ms,
-                100.0 * first.exposed_ms / first.step_ms.max(1e-12),
-                first.interference_ms,
-                first.launch_ms,
-                first.framework_ms,
-                first.unhidden_ms,
-            ),
-            confidence,
-            basis,
-            next,
-        });
+        let mut sentence = format!(
+            "a step takes {:.3} ms, {:.3} ms ({:.0}%) of it exposed: interference {:.3}, launches {:.3}, framework {:.3}, not hidden {:.3} ms",
+            first.step_ms,
+            first.exposed_ms,
+            100.0 * first.exposed_ms / first.step_ms.max(1e-12),
+            first.interference_ms,
+            first.launch_ms,
+            first.framework_ms,
+            first.unhidden_ms,
+        );
+        if let Some(((fastest, least), (slowest, most))) = ends(&outcome.variants) {
+            let count = outcome.variants.len();
+            let by = if uneven(&outcome.variants) { " by micro-batch" } else { "" };
+            (report.lead, sentence) = match outcome.same_work {
+                true => (
+                    format!("Fastest{by}: {}", fastest.label),
+                    format!(
+                        "fastest of {count}{by}: {}, {least:.3} ms; slowest: {}, {most:.3} ms",
+                        fastest.label, slowest.label
+                    ),
+                ),
+                false => (
+                    format!("{count} variants of different work"),
+                    format!(
+                        "{count} variants whose layers are different work, not ranked: {least:.3} to {most:.3} ms{by}"
+                    ),
+                ),
+            };
+        }
+        report.verdict = Some(Verdict { status, sentence, confidence, basis, next });
         report
     }
 }
 
+/// Whether variants have different numbers of micro-batches.
+fn uneven(variants: &[Variant]) -> bool {
+    variants.windows(2).any(|pair| pair[0].micro_batches != pair[1].micro_batches)
+}
+
+/// Time of a step, of a micro-batch.
+fn micro_batch_ms(variant: &Variant) -> f64 {
+    variant.step_ms / variant.micro_batches as f64
+}
+
+/// A variant with its time in ms.
+type Timed<'v> = (&'v Variant, f64);
+
+/// The fastest and the slowest of several variants, with their times; those of a micro-batch where steps have different
+/// numbers of them.
+fn ends(variants: &[Variant]) -> Option<(Timed<'_>, Timed<'_>)> {
+    let time = if uneven(variants) { micro_batch_ms } else { |variant: &Variant| variant.step_ms };
+    let timed = || variants.iter().map(|variant| (variant, time(variant)));
+    let by_time = |a: &Timed<'_>, b: &Timed<'_>| a.1.total_cmp(&b.1);
+    timed().min_by(by_time).zip(timed().max_by(by_time)).filter(|_| variants.len() > 1)
+}
+
 fn variants(variants: &[Variant]) -> Table {
     let varied = variants.iter().any(|variant| !variant.label.is_empty());
+    let uneven = uneven(variants);
     let mut columns = Vec::new();
     if varied {
         columns.push(Column::text("variant", "variant"));
     }
+    columns.extend([Column::number("ranks", "ranks"), Column::number("step_ms", "step ms")]);
+    if uneven {
+        columns.push(Column::number("micro_batch_ms", "ms a micro-batch"));
+    }
     columns.extend([
-        Column::number("ranks", "ranks"),
-        Column::number("step_ms", "step ms"),
         Column::number("compute_ms", "without calls ms"),
         Column::number("exposed_ms", "exposed ms"),
         Column::number("interference_ms", "interference"),
@@ -82,21 +121,16 @@ fn variants(variants: &[Variant]) -> Table {
     ]);
     let mut table = Table::new("rows", "", columns);
     for v in variants {
-        let times = [
-            v.step_ms,
-            v.compute_ms,
-            v.exposed_ms,
-            v.interference_ms,
-            v.launch_ms,
-            v.framework_ms,
-            v.unhidden_ms,
-            v.bubble_ms,
-        ];
+        let times =
+            [v.compute_ms, v.exposed_ms, v.interference_ms, v.launch_ms, v.framework_ms, v.unhidden_ms, v.bubble_ms];
         let mut row: Vec<Cell> = Vec::new();
         if varied {
             row.push(v.label.as_str().into());
         }
-        row.push(v.ranks.into());
+        row.extend([v.ranks.into(), Cell::float(v.step_ms, 3)]);
+        if uneven {
+            row.push(Cell::float(micro_batch_ms(v), 3));
+        }
         row.extend(times.map(|time| Cell::float(time, 3)));
         row.push(v.events.into());
         table.push(row);
@@ -133,10 +167,12 @@ fn communication(detail: &Detail) -> Table {
         Column::number("calls", "calls"),
         Column::number("busy_ms", "busy ms"),
         Column::number("exposed_ms", "exposed ms"),
+        Column::number("waits_ms", "waits ms"),
         Column::text("how", "how"),
     ];
-    let mut table =
-        Table::new("communication", "communication by kind: exposed is without any computation beside it", columns);
+    let title =
+        "communication by kind: exposed is without any computation beside it, as are waits for other ranks before";
+    let mut table = Table::new("communication", title, columns);
     for c in &detail.communication {
         table.push([
             c.rank.into(),
@@ -145,6 +181,7 @@ fn communication(detail: &Detail) -> Table {
             (c.calls as u64).into(),
             Cell::float(c.busy_ms, 3),
             Cell::float(c.exposed_ms, 3),
+            Cell::float(c.waits_ms, 3),
             c.how.as_str().into(),
         ]);
     }

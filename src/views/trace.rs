@@ -4,10 +4,10 @@ use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict}
 use collcast_sim::doctor::Cause;
 use collcast_sim::units::Bytes;
 
-use super::validate::anomalies_table;
-use super::{VERSION, hide};
+use super::VERSION;
+use super::validate::{ON_OTHER_GPUS, anomalies_table};
 use crate::diagnose::Anomaly;
-use crate::trace::{CallRow, Judgement, Kind, Outcome, RankRow, Stuck};
+use crate::trace::{CallRow, Judgement, Outcome, RankRow, Stuck};
 
 /// Part of a step from which on what others wait for a rank is worth a word in the verdict.
 const WORTH: f64 = 0.03;
@@ -84,9 +84,6 @@ impl Outcome {
                 row.last.map(|part| Cell::float(part * 100.0, 0)).into(),
             ]);
         }
-        if self.ranks.iter().all(|row| row.late_ms.is_none()) {
-            hide(&mut table, &["late_ms", "last_percent"]);
-        }
         table
     }
 
@@ -143,15 +140,6 @@ impl Outcome {
                 expected.map(|e| Cell::from(e.judgement.name())).into(),
                 expected.map(|e| ms(e.lost_ms)).into(),
             ]);
-        }
-        if self.grounds.is_none() {
-            hide(&mut table, &["forecast", "expected_us", "low_us", "high_us", "judgement", "lost_ms"]);
-        }
-        if self.kind == Kind::Recorder {
-            hide(&mut table, &["exposed_ms", "beside_percent"]);
-        }
-        if self.calls.iter().all(|row| row.waited_ms.is_none()) {
-            hide(&mut table, &["waited_ms", "last_rank"]);
         }
         table
     }
@@ -221,11 +209,24 @@ impl Outcome {
             (false, false) => Status::Warning,
             (false, true) => Status::Ok,
         };
-        let status = trust.as_ref().map_or(Status::Ok, |trust| trust.status).max(least);
+        let doubt = match (self.other_gpus, self.several_gpus) {
+            (true, _) => Some(ON_OTHER_GPUS),
+            (false, true) => Some("low: a file has kernels of several GPUs, which count as those of one"),
+            (false, false) => None,
+        };
+        let status = match &trust {
+            _ if doubt.is_some() => Status::Warning,
+            Some(trust) => trust.status,
+            None => Status::Ok,
+        };
         Verdict {
-            status,
+            status: status.max(least),
             sentence: parts.join("; "),
-            confidence: trust.map_or_else(|| "high: counted, not forecast".to_owned(), |trust| trust.confidence),
+            confidence: match (doubt, trust) {
+                (Some(doubt), _) => doubt.to_owned(),
+                (None, Some(trust)) => trust.confidence,
+                (None, None) => "high: counted, not forecast".to_owned(),
+            },
             basis: if self.grounds.is_some() { "measured and predicted" } else { "measured" }.to_owned(),
             next: self.next(),
         }
@@ -280,6 +281,9 @@ impl Outcome {
     }
 
     fn next(&self) -> Option<String> {
+        if self.other_gpus {
+            return Some("name the machine that it ran on with -t (collcast topo list)".to_owned());
+        }
         let cannot = |row: &CallRow| row.expected.as_ref().is_some_and(|e| e.judgement == Judgement::CannotTell);
         if let Some(stuck) = self.stuck.iter().find(|stuck| !stuck.unknown.is_empty()) {
             return Some(format!("give the dumps of ranks {} too", listed(&stuck.unknown)));

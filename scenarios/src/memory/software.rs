@@ -5,6 +5,7 @@ use collcast_sim::compute::{Backend, Precision};
 use serde::Serialize;
 
 use crate::parallel::{Module, Modules};
+use crate::transformer::{Attention, Transformer};
 use crate::work::{Dispatch, Elements, Execution, Scaling, Units};
 
 /// Bytes of one parameter's states.
@@ -179,6 +180,12 @@ impl Software {
     /// those whose output several modules read: before latents of attention, and before experts.
     pub(crate) fn norm_apart(&self, several: bool) -> bool {
         several || self.execution.elements != Elements::Written
+    }
+
+    /// Whether layers of a model have norms that can be computed again by themselves
+    /// ([`Layernorm`](crate::parallel::Module::Layernorm)).
+    pub fn has_norms_apart(&self, model: &Transformer) -> bool {
+        self.norm_apart(matches!(model.attention, Attention::Mla { .. }) || model.experts.is_some())
     }
 }
 

@@ -32,6 +32,16 @@ pub struct Shape {
     pub size: u64,
     /// Ranks from one to the next.
     pub stride: u64,
+    /// GPUs that the job has of each NVLink domain of several hosts ([`Calls::share`]): where groups do not divide them, some
+    /// lie in several domains, and these are meant. 0 where all groups of a size lie like the first one.
+    pub share: u64,
+}
+
+impl Shape {
+    /// So many members, so many ranks apart, of which all groups lie like the first one.
+    pub fn new(size: u64, stride: u64) -> Self {
+        Self { size, stride, share: 0 }
+    }
 }
 
 /// What a group does.
@@ -116,6 +126,18 @@ impl<'a> Calls<'a> {
     /// GPUs of an NVLink domain: see [`domain`].
     pub fn domain(&self) -> u64 {
         self.domain
+    }
+
+    /// GPUs that a job of so many has of each NVLink domain of several hosts: it lies evenly on as few domains as can be, in
+    /// whole hosts, so that 256 GPUs have 64 of each of four racks of 72, and 288 have all. All of a domain where there is no
+    /// such number; 0 where each host is a domain.
+    pub fn share(&self, gpus: u64) -> u64 {
+        if self.domain == self.host {
+            return 0;
+        }
+        let mut domains = gpus.div_ceil(self.domain).max(1)..=gpus / self.host;
+        let even = domains.find(|domains| gpus.is_multiple_of(domains * self.host));
+        even.map_or(self.domain, |domains| gpus / domains)
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<Asked, Cost>> {
@@ -232,7 +254,7 @@ impl<'a> Calls<'a> {
 
     /// Of a group of so many members those that are simulated.
     fn simulated(&self, shape: Shape, exchange: Exchange, (bytes, of): (u64, u64)) -> Result<Cost, PredictError> {
-        let groups = self.groups(shape);
+        let groups = self.groups(shape, of);
         let size = groups[0].len();
         let call = |ranks: u32| match exchange {
             Exchange::Collective(collective) => Call::of_size(collective, ranks, Bytes(bytes), DataType::Bfloat16),
@@ -274,10 +296,11 @@ impl<'a> Calls<'a> {
         })
     }
 
-    /// A group of a shape on the first hosts, and those of its kind on the same hosts. Where the machine at hand is smaller
+    /// A group of a shape, of the `whole` members that it has, and those of its kind on the same hosts: the first ones, or by
+    /// [`Shape::share`] those that lie in several NVLink domains. Where the machine at hand is smaller
     /// than members are apart, they are as far apart as it allows. Where some groups lie on one host and others on
     /// several, all of them up to where that begins again: first one on most.
-    fn groups(&self, shape: Shape) -> Vec<Vec<Rank>> {
+    fn groups(&self, shape: Shape, whole: u64) -> Vec<Vec<Rank>> {
         let ranks = u64::from(self.predictor.topology().ranks());
         let size = shape.size.min(ranks);
         let mut stride = shape.stride.max(1);
@@ -292,16 +315,38 @@ impl<'a> Calls<'a> {
             again.min(ranks / span)
         } else {
             self.host / span
+        }
+        .max(1);
+        let firsts = |start: u64| {
+            (0..blocks).flat_map(move |block| (0..stride.min(self.host)).map(move |i| start + block * span + i))
         };
-        let firsts = (0..blocks.max(1)).flat_map(|block| (0..stride.min(self.host)).map(move |i| block * span + i));
-        let group = |first: u64| (0..size).map(|i| Rank(u32::try_from(first + i * stride).unwrap_or(0))).collect();
-        let mut groups: Vec<Vec<Rank>> = firsts.map(group).collect();
+        // All are below `ranks`; another number is no rank, and never the first one.
+        let rank = |at: u64| Rank(u32::try_from(at).unwrap_or(u32::MAX));
+        let group = |first: u64| (0..size).map(|i| rank(first + i * stride)).collect();
+        let from = |start: u64| firsts(start).map(group).collect::<Vec<Vec<Rank>>>();
+        let mut groups = from(0);
+        let one = whole.max(size) * stride;
+        if !shape.share.is_multiple_of(one) {
+            // Members in a row, of one group, from the start of a host on.
+            let fits = |start: &u64| (start % one).is_multiple_of(stride) && start % one + span <= one;
+            let starts = (0..=ranks.saturating_sub(blocks * span)).step_by(self.host as usize).filter(fits);
+            // Those of two domains, as evenly as can be; of several the first.
+            let apart = starts.min_by_key(|&start| Reverse(self.least_outside(&group(start))));
+            groups = apart.map_or(groups, from);
+        }
         if uneven {
             let topology = self.predictor.topology();
             let crosses = |pair: &&[Rank]| topology.node_of(pair[0]) != topology.node_of(pair[1]);
             groups.sort_by_key(|group| Reverse(group.windows(2).filter(crosses).count()));
         }
         groups
+    }
+
+    /// How many of a group are in other NVLink domains than most of it.
+    fn least_outside(&self, group: &[Rank]) -> usize {
+        let mut inside = BTreeMap::new();
+        group.iter().for_each(|&rank| *inside.entry(self.predictor.topology().node_of(rank)).or_insert(0) += 1);
+        group.len() - inside.into_values().max().unwrap_or(0)
     }
 }
 
@@ -356,7 +401,7 @@ mod tests {
     #[test]
     fn large_groups_are_extended_by_their_steps() {
         on(96, |calls| {
-            let shape = Shape { size: 96, stride: 8 };
+            let shape = Shape::new(96, 8);
             for (collective, bytes) in [(Collective::AllGather, 192 << 20), (Collective::ReduceScatter, 768 << 20)] {
                 let exchange = Exchange::Collective(collective);
                 let extended = calls.cost(shape, exchange, bytes).unwrap().unwrap().seconds;
@@ -371,7 +416,7 @@ mod tests {
     fn groups_have_their_siblings() {
         on(4, |calls| {
             let ranks = |size, stride| -> Vec<Vec<u32>> {
-                let groups = calls.groups(Shape { size, stride });
+                let groups = calls.groups(Shape::new(size, stride), size);
                 groups.iter().map(|group| group.iter().map(|r| r.0).collect()).collect()
             };
             assert_eq!(ranks(4, 1), [[0, 1, 2, 3], [4, 5, 6, 7]]);
@@ -383,8 +428,8 @@ mod tests {
             assert_eq!(ranks(6, 1)[..2], [[6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 16, 17]]);
             assert_eq!((ranks(6, 1).len(), ranks(3, 2).len(), ranks(12, 1).len()), (4, 8, 2));
             let none = Exchange::Collective(Collective::AllReduce);
-            assert!(calls.cost(Shape { size: 1, stride: 1 }, none, 1 << 20).unwrap().is_none());
-            assert!(calls.cost(Shape { size: 8, stride: 1 }, none, 0).unwrap().is_none());
+            assert!(calls.cost(Shape::new(1, 1), none, 1 << 20).unwrap().is_none());
+            assert!(calls.cost(Shape::new(8, 1), none, 0).unwrap().is_none());
         });
     }
 
@@ -394,13 +439,32 @@ mod tests {
         on(3, |calls| {
             let tokens = Exchange::Tokens(Routing { experts: 8, groups: 1, chosen: 1 });
             for exchange in [Exchange::Collective(Collective::AllReduce), tokens] {
-                let shape = |size| Shape { size, stride: 1 };
+                let shape = |size| Shape::new(size, 1);
                 let [six, eight] = [6, 8].map(|size| calls.cost(shape(size), exchange, 64 << 20).unwrap().unwrap());
                 assert!(six.seconds > eight.seconds, "{exchange:?}: {six:?} {eight:?}");
             }
         });
-        // Hosts of a rack share their NVLink.
-        on_machine("gb200-nvl72", 20, |calls| assert_eq!((calls.host(), calls.domain()), (4, 72)));
+        // Hosts of a rack share their NVLink, so that racks are what groups cross.
+        on_machine("gb200-nvl72", 36, |calls| {
+            assert_eq!((calls.host(), calls.domain()), (4, 72));
+            assert_eq!([72, 144, 256, 288, 1024, 63].map(|gpus| calls.share(gpus)), [72, 72, 64, 72, 64, 72]);
+            let first = |size, stride, whole| -> Option<Vec<u32>> {
+                let groups = calls.groups(Shape { share: 72, ..Shape::new(size, stride) }, whole);
+                Some(groups.first()?.iter().map(|rank| rank.0).collect())
+            };
+            // Of nine groups of eight none lies in two racks; the fifth of sixteen does, and some of a group of 144.
+            assert_eq!(first(8, 1, 8), Some((0..8).collect()));
+            assert_eq!(first(16, 1, 16), Some((64..80).collect()));
+            assert_eq!(first(16, 1, 72), Some((0..16).collect()));
+            assert_eq!(first(16, 1, 144), Some((64..80).collect()));
+            assert_eq!(first(4, 8, 4), Some(vec![64, 72, 80, 88]));
+            assert_eq!(first(8, 4, 36), Some((0..8).map(|member| 56 + 4 * member).collect()));
+            let shape = |size| Shape { share: 72, ..Shape::new(size, 1) };
+            for exchange in [Exchange::Collective(Collective::AllReduce), Exchange::Shift] {
+                let seconds = |size| Some(calls.cost(shape(size), exchange, 64 << 20).ok()??.seconds);
+                assert!(seconds(16) > seconds(18), "{exchange:?}: {:?} {:?}", seconds(16), seconds(18));
+            }
+        });
         let call = tokens(&[0, 0, 1, 1, 1, 1], 6, 1 << 20, &Routing { experts: 1, groups: 1, chosen: 1 });
         let counts = call.counts.unwrap();
         let crossing: Vec<usize> = (0..36).filter(|at| (at / 6 < 2) != (at % 6 < 2) && counts[*at] > 0).collect();
@@ -416,7 +480,7 @@ mod tests {
         for (hosts, published) in [(2_u32, [90.0, 81.0]), (4, [61.0, 61.0])] {
             let rate = on(hosts, |calls| {
                 let once = 4096 * 7168 * 2;
-                let shape = Shape { size: u64::from(8 * hosts), stride: 1 };
+                let shape = Shape::new(u64::from(8 * hosts), 1);
                 let cost = calls
                     .cost(shape, Exchange::Tokens(Routing { experts: 8, groups: 1, chosen: 1 }), 8 * once)
                     .unwrap()
@@ -435,7 +499,7 @@ mod tests {
     fn calls_do_not_depend_on_earlier_ones() {
         let asked = || {
             let shapes = [(8, 1), (4, 2), (2, 8), (4, 1), (4, 8), (8, 1)];
-            let shapes = shapes.map(|(size, stride)| Shape { size, stride });
+            let shapes = shapes.map(|(size, stride)| Shape::new(size, stride));
             let all = [Collective::AllReduce, Collective::AllGather].map(Exchange::Collective);
             shapes.into_iter().flat_map(move |shape| all.map(|exchange| (shape, exchange)))
         };
@@ -453,7 +517,7 @@ mod tests {
     #[test]
     fn rough_times_are_between_their_neighbours() {
         on(1, |calls| {
-            let shape = Shape { size: 8, stride: 1 };
+            let shape = Shape::new(8, 1);
             let of = |bytes| {
                 calls.rough(shape, Exchange::Collective(Collective::AllReduce), bytes).unwrap().unwrap().seconds
             };

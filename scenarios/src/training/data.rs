@@ -41,7 +41,7 @@ fn groups(training: &Training<'_>, timer: &Timer<'_>, experts: bool) -> (Shape, 
     let shards = if experts { training.parallel.expert_shards() } else { training.parallel.dense_shards() };
     let shards = shards * training.parallel.copies();
     let shards = if training.parallel.zero == 0 { whole.size } else { shards.clamp(1, whole.size.max(1)) };
-    (Shape { size: shards, ..whole }, Shape { size: whole.size / shards, stride: whole.stride * shards })
+    (Shape { size: shards, ..whole }, Shape { size: whole.size / shards, stride: whole.stride * shards, ..whole })
 }
 
 /// Calls that bring so many parameters to all ranks.

@@ -225,7 +225,7 @@ impl Timer<'_> {
     /// Where the members of a kind of groups are.
     pub(crate) fn shape(&self, axis: Axis) -> Shape {
         let (size, stride) = self.parallel.spacing(axis);
-        Shape { size, stride }
+        Shape { share: self.calls.share(self.parallel.ranks()), ..Shape::new(size, stride) }
     }
 }
 

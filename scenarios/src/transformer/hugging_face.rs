@@ -27,6 +27,36 @@ pub const MODEL_TYPES: &[&str] = &[
     "mpt",
 ];
 
+/// Kinds of layers that have attention, in lists of them; the last two see a part of the tokens.
+const ATTENTION: [&str; 4] = ["full_attention", "attention", "sliding_attention", "chunked_attention"];
+
+/// Keys that say which layers have experts.
+const MIXES: [&str; 9] = [
+    "first_k_dense_replace",
+    "num_dense_layers",
+    "mlp_only_layers",
+    "moe_layers",
+    "decoder_sparse_step",
+    "moe_layer_frequency",
+    "interleave_moe_layer_step",
+    "moe_layer_freq",
+    "mlp_layer_types",
+];
+
+/// Keys of models some of whose layers have no attention (Nemotron-H, Zamba 2, Bamba, Kimi-Linear), or layers that differ
+/// (Llama-Nemotron).
+const OTHERS: [&str; 6] = [
+    "hybrid_override_pattern",
+    "hybrid_layer_ids",
+    "attn_layer_indices",
+    "full_attn_idxs",
+    "linear_attn_config",
+    "block_configs",
+];
+
+/// How keys of linear attention and of state spaces begin (Qwen3-Next, Falcon-H1).
+const OTHER_PARTS: [&str; 3] = ["linear_num_", "mamba_", "ssm_"];
+
 /// Reads a model, and says what was assumed.
 ///
 /// # Errors
@@ -72,9 +102,21 @@ impl Config<'_> {
             let text: String = value.to_string().chars().take(60).collect();
             format!(" and not `{text}`")
         });
+        self.at(key, format!("`{key}` is to be {expected}{given}"), HINT)
+    }
+
+    /// Says something of a key.
+    fn at(&self, key: &str, message: String, hint: &str) -> TopologiesError {
         let at = self.source.text.find(&format!("\"{key}\"")).unwrap_or(0);
-        let message = format!("`{key}` is to be {expected}{given}");
-        TopologiesError::Value(self.source.at(at..at + key.len() + 2, message, "", HINT))
+        TopologiesError::Value(self.source.at(at..at + key.len() + 2, message, "", hint))
+    }
+
+    /// Layers are not alike in a way that the form of a model does not have.
+    fn mixed(&self, key: &str, what: &str) -> TopologiesError {
+        const HINT: &str = "plans and memory are of models whose layers all have attention of one shape; a TOML of schema \
+                            collcast/model/1 describes one that comes near";
+        let shown: String = collcast_sim::text::one_line(key).chars().take(40).collect();
+        self.at(key, format!("the layers are not alike (`{shown}`): {what}"), HINT)
     }
 
     /// A whole number; none where the key is missing or null.
@@ -83,6 +125,26 @@ impl Config<'_> {
             None | Some(Value::Null) => Ok(None),
             Some(value) => value.as_u64().map(Some).ok_or_else(|| self.wrong(key, "a whole number")),
         }
+    }
+
+    /// The first of several keys that has a whole number.
+    fn any(&self, keys: &[&str]) -> Result<Option<u64>, TopologiesError> {
+        keys.iter().try_fold(None, |found, key| Ok(found.or(self.find(key)?)))
+    }
+
+    /// A list; none where the key is missing or null.
+    fn list(&self, key: &str) -> Result<Option<&Vec<Value>>, TopologiesError> {
+        match self.keys.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => value.as_array().map(Some).ok_or_else(|| self.wrong(key, "a list")),
+        }
+    }
+
+    /// A list of layers, from 0.
+    fn indices(&self, key: &str) -> Result<Option<Vec<u64>>, TopologiesError> {
+        let Some(list) = self.list(key)? else { return Ok(None) };
+        let indices: Option<Vec<u64>> = list.iter().map(Value::as_u64).collect();
+        indices.map(Some).ok_or_else(|| self.wrong(key, "a list of layers, from 0"))
     }
 
     fn need(&self, key: &str) -> Result<u64, TopologiesError> {
@@ -162,11 +224,12 @@ impl Config<'_> {
             found.map(|(key, _)| key.chars().take(40).collect::<String>())
         };
         let some = |key: &str, number| {
-            (key.ends_with("_layer_period") && number > 1) || (key.ends_with("_layer_offset") && number > 0)
+            (key.ends_with("_layer_period") && number > 1)
+                || (key.ends_with("_layer_offset") && number > 0)
+                || (key.starts_with("moe_layer") && !MIXES.contains(&key) && number > 1)
         };
-        if let Some(shown) = find(some) {
-            let message = format!("the layers are not alike (`{shown}`), and in a way that no known kind has");
-            return Err(self.unknown(message));
+        if let Some(key) = find(some) {
+            return Err(self.mixed(&key, "in a way that no known kind has"));
         }
         Ok(match () {
             () if kind.starts_with("gemma") => "gemma",
@@ -250,6 +313,7 @@ impl Config<'_> {
                 head_norm: kind.starts_with("qwen3"),
             }
         };
+        self.check_attention(&attention)?;
         // GPT-NeoX and Nemotron are of GPT's make: LayerNorm, and an MLP without a gate.
         let (nemotron, neox) = (kind == "nemotron", kind == "gpt_neox");
         self.note_window();
@@ -318,22 +382,95 @@ impl Config<'_> {
         Ok(window)
     }
 
+    /// Whether all layers have attention, of one shape. Windows are no other shape.
+    ///
+    /// # Errors
+    /// Layers of linear attention, of a state space or of convolutions, and attention with other heads in some of them.
+    fn check_attention(&self, attention: &Attention) -> Result<(), TopologiesError> {
+        let lists = ["layer_types", "layers_block_type", "block_types", "_block_types"];
+        for key in lists {
+            let attends = |kind: &Value| matches!(kind.as_str(), Some(kind) if ATTENTION.contains(&kind));
+            if let Some(other) = self.list(key)?.into_iter().flatten().find(|&kind| !attends(kind)) {
+                let shown: String = other.to_string().chars().take(40).collect();
+                return Err(self.mixed(key, &format!("some are {shown}, and only layers with attention are counted")));
+            }
+        }
+        if self.list("attn_type_list")?.into_iter().flatten().any(|kind| kind.as_u64() != Some(1)) {
+            return Err(self.mixed("attn_type_list", "where it has no 1 attention is linear, which is not counted"));
+        }
+        // A list of layers goes before what would make one.
+        if lists.iter().all(|key| self.keys.get(*key).is_none_or(Value::is_null)) {
+            if let Some(every) = self.find("full_attention_interval")?.filter(|&every| every > 1) {
+                let what =
+                    format!("one of {every} has full attention, and linear attention of the others is not counted");
+                return Err(self.mixed("full_attention_interval", &what));
+            }
+            let other = |key: &str| OTHERS.contains(&key) || OTHER_PARTS.iter().any(|part| key.starts_with(part));
+            if let Some((key, _)) = self.keys.iter().find(|(key, value)| other(key.as_str()) && !value.is_null()) {
+                return Err(self.mixed(key, "it shapes layers that are no attention, which are not counted"));
+            }
+        }
+        let Attention::Gqa { heads, kv_heads, head_dim, .. } = *attention else { return Ok(()) };
+        for (key, usual) in [
+            ("swa_num_attention_heads", heads),
+            ("swa_num_key_value_heads", kv_heads),
+            ("swa_head_dim", head_dim),
+            ("num_global_key_value_heads", kv_heads),
+            ("global_head_dim", head_dim),
+        ] {
+            if self.find(key)?.is_some_and(|other| other != usual) {
+                return Err(self.mixed(key, &format!("some have other heads than the others, of which it is {usual}")));
+            }
+        }
+        Ok(())
+    }
+
     /// Says where attention sees fewer tokens than are counted.
     fn note_window(&mut self) {
-        let window = self.keys.get("sliding_window").and_then(Value::as_u64);
-        let used = self.keys.get("use_sliding_window").and_then(Value::as_bool).unwrap_or(true);
-        if let Some(window) = window.filter(|_| used) {
+        let is_bounded = |kind: &Value| matches!(kind.as_str(), Some("sliding_attention" | "chunked_attention"));
+        let bounded = match self.keys.get("layer_types").and_then(Value::as_array) {
+            Some(kinds) => kinds.iter().any(is_bounded),
+            None => self.keys.get("use_sliding_window").and_then(Value::as_bool).unwrap_or(true),
+        };
+        let window = ["sliding_window", "attention_chunk_size"].iter().find_map(|key| self.keys.get(*key)?.as_u64());
+        if let Some(window) = window.filter(|_| bounded) {
             self.assume(format!("attention is counted over the whole sequence, not in a window of {window} tokens"));
         }
     }
 
-    /// Layers whose index, from 0, is not one of experts.
-    fn dense_layers(&mut self, is_dense: impl Fn(u64) -> bool) -> Result<u64, TopologiesError> {
+    /// Layers without experts, by all keys that say so ([`MIXES`]), each as the kinds that have it read it.
+    fn dense_layers(&mut self) -> Result<u64, TopologiesError> {
         let layers = self.need("num_hidden_layers")?;
         if layers > 10_000 {
             return Ok(0);
         }
-        let dense: Vec<u64> = (0..layers).filter(|&layer| is_dense(layer)).collect();
+        let first = self.any(&["first_k_dense_replace", "num_dense_layers"])?.unwrap_or(0);
+        let listed = self.indices("mlp_only_layers")?.unwrap_or_default();
+        let sparse = self.indices("moe_layers")?;
+        // One layer of so many has experts: the last of them, or the first.
+        let mut last = vec![self.any(&["decoder_sparse_step", "moe_layer_frequency"])?.unwrap_or(1).max(1)];
+        if sparse.is_none() {
+            last.push(self.find("interleave_moe_layer_step")?.unwrap_or(1).max(1));
+        }
+        let (each, every) = match self.keys.get("moe_layer_freq") {
+            Some(Value::Array(_)) => (self.indices("moe_layer_freq")?.unwrap_or_default(), 1),
+            _ => (Vec::new(), self.find("moe_layer_freq")?.unwrap_or(1).max(1)),
+        };
+        let kinds = self.list("mlp_layer_types")?.map_or(&[][..], Vec::as_slice);
+        if kinds.iter().any(|kind| !matches!(kind.as_str(), Some("dense" | "sparse"))) {
+            return Err(self.wrong("mlp_layer_types", "a list of \"dense\" and \"sparse\""));
+        }
+        let at = |layer: u64| usize::try_from(layer).unwrap_or(usize::MAX);
+        let is_dense = |&layer: &u64| {
+            layer < first
+                || listed.contains(&layer)
+                || sparse.as_ref().is_some_and(|sparse| !sparse.contains(&layer))
+                || last.iter().any(|step| (layer + 1) % step != 0)
+                || layer % every != 0
+                || each.get(at(layer)) == Some(&0)
+                || kinds.get(at(layer)).and_then(Value::as_str) == Some("dense")
+        };
+        let dense: Vec<u64> = (0..layers).filter(is_dense).collect();
         if dense.last().is_some_and(|&last| last >= dense.len() as u64) {
             self.assume(format!("{} dense layers stand before those with experts, not between them", dense.len()));
         }
@@ -341,66 +478,42 @@ impl Config<'_> {
     }
 
     fn experts(&mut self, kind: &str) -> Result<Option<Experts>, TopologiesError> {
-        let routed = |count, top_k, width| Experts {
-            count,
-            top_k,
-            width,
-            shared: 0,
-            shared_width: 0,
-            dense_layers: 0,
-            gate_biases: false,
-            groups: 1,
-            top_groups: 1,
+        let has = |key: &str| self.keys.get(key).is_some_and(|value| !value.is_null());
+        let (count, width) = match kind {
+            "llama4_text" => ("num_local_experts", "intermediate_size"),
+            "mixtral" => (
+                if has("num_experts") { "num_experts" } else { "num_local_experts" },
+                if has("moe_intermediate_size") { "moe_intermediate_size" } else { "intermediate_size" },
+            ),
+            "qwen2_moe" | "qwen3_moe" => ("num_experts", "moe_intermediate_size"),
+            "deepseek" | "deepseek_v3" => ("n_routed_experts", "moe_intermediate_size"),
+            _ => return Ok(None),
         };
-        Ok(match kind {
-            "mixtral" => Some(routed(
-                self.find("num_experts")?.map_or_else(|| self.need("num_local_experts"), Ok)?,
-                self.need("num_experts_per_tok")?,
-                self.need("intermediate_size")?,
-            )),
-            "qwen2_moe" | "qwen3_moe" => {
-                let step = self.find("decoder_sparse_step")?.unwrap_or(1).max(1);
-                let listed = self.keys.get("mlp_only_layers").and_then(Value::as_array);
-                let listed: Vec<u64> = listed.into_iter().flatten().filter_map(Value::as_u64).collect();
-                let shared_width = self.find("shared_expert_intermediate_size")?.unwrap_or(0);
-                Some(Experts {
-                    shared: u64::from(shared_width > 0),
-                    shared_width,
-                    dense_layers: self.dense_layers(|layer| listed.contains(&layer) || (layer + 1) % step != 0)?,
-                    ..routed(
-                        self.need("num_experts")?,
-                        self.need("num_experts_per_tok")?,
-                        self.need("moe_intermediate_size")?,
-                    )
-                })
+        // Arctic has a dense MLP beside its experts.
+        if self.flag("parallel_attn_mlp_res")? == Some(true) {
+            return Err(self.at("parallel_attn_mlp_res", "an MLP beside experts is not counted".to_owned(), HINT));
+        }
+        let width = self.need(width)?;
+        let (shared, shared_width) = match self.any(&["n_shared_experts", "num_shared_experts"])? {
+            _ if kind == "llama4_text" => (1, width),
+            Some(0) => (0, 0),
+            Some(shared) => (shared, self.find("moe_shared_expert_intermediate_size")?.unwrap_or(width)),
+            None => {
+                let width = self.any(&["shared_expert_intermediate_size", "shared_intermediate_size"])?.unwrap_or(0);
+                (u64::from(width > 0), width)
             }
-            "llama4_text" => {
-                let (step, width) =
-                    (self.find("interleave_moe_layer_step")?.unwrap_or(1).max(1), self.need("intermediate_size")?);
-                Some(Experts {
-                    shared: 1,
-                    shared_width: width,
-                    dense_layers: self.dense_layers(|layer| (layer + 1) % step != 0)?,
-                    ..routed(self.need("num_local_experts")?, self.need("num_experts_per_tok")?, width)
-                })
-            }
-            "deepseek" | "deepseek_v3" => {
-                let width = self.need("moe_intermediate_size")?;
-                let shared = self.find("n_shared_experts")?.unwrap_or(0);
-                let first = self.find("first_k_dense_replace")?.unwrap_or(0);
-                let step = self.find("moe_layer_freq")?.unwrap_or(1).max(1);
-                Some(Experts {
-                    shared,
-                    shared_width: if shared > 0 { width } else { 0 },
-                    dense_layers: self.dense_layers(|layer| layer < first || layer % step != 0)?,
-                    gate_biases: self.text("topk_method") == Some("noaux_tc"),
-                    groups: self.find("n_group")?.unwrap_or(1).max(1),
-                    top_groups: self.find("topk_group")?.unwrap_or(1).max(1),
-                    ..routed(self.need("n_routed_experts")?, self.need("num_experts_per_tok")?, width)
-                })
-            }
-            _ => None,
-        })
+        };
+        Ok(Some(Experts {
+            count: self.need(count)?,
+            top_k: self.need("num_experts_per_tok")?,
+            width,
+            shared,
+            shared_width,
+            dense_layers: self.dense_layers()?,
+            gate_biases: self.text("topk_method") == Some("noaux_tc"),
+            groups: self.find("n_group")?.unwrap_or(1).max(1),
+            top_groups: self.find("topk_group")?.unwrap_or(1).max(1),
+        }))
     }
 
     fn gpt2(&mut self) -> Result<Transformer, TopologiesError> {

@@ -136,6 +136,7 @@ pub(super) fn flows<'a>(
         ops: builder.ops,
         lanes: classes.ranks.clone(),
         links,
+        calls: Vec::new(),
         slices: false,
     })
 }
@@ -380,14 +381,14 @@ impl<'s, 'g> Builder<'s, 'g> {
             let rounds = tiles.div_ceil(all);
             let room = self.simulator.device.room(rounds * all - tiles);
             let until = |part: u32, parts: u32| {
-                u128::from(time) * u128::from(kernel * parts + part) / u128::from(kernels * parts)
+                let done = u64::from(kernel) * u64::from(parts) + u64::from(part);
+                u128::from(time) * u128::from(done) / (u128::from(kernels) * u128::from(parts))
             };
-            let piece = |from: u32, to: u32, parts: u32, room: u32| Piece {
-                length: u64::try_from(until(to, parts) - until(from, parts)).unwrap_or(0),
-                tiles,
-                first: from == 0,
-                last: to == parts,
-                room,
+            // A share may round to nothing: the first piece is the first that takes time, and so is the last.
+            let piece = |from: u32, to: u32, parts: u32, room: u32| {
+                let [begin, start, end, finish] = [0, from, to, parts].map(|part| until(part, parts));
+                let length = u64::try_from(end - start).unwrap_or(0);
+                Piece { length, tiles, first: start == begin, last: end == finish, room }
             };
             if !interference || time == 0 {
                 pieces.push(Piece { length: time, tiles, first: true, last: true, room: 0 });

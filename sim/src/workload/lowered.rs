@@ -40,5 +40,7 @@ pub(super) struct Lowered<'a> {
     pub(super) lanes: Vec<(Rank, usize)>,
     /// By resource: the link that it is, the first of those that are used alike.
     pub(super) links: FxHashMap<u32, LinkId>,
+    /// Of calls that run as their schedules, the kernels of all their ranks.
+    pub(super) calls: Vec<Vec<u32>>,
     pub(super) slices: bool,
 }

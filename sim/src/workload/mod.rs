@@ -35,7 +35,7 @@ pub use graph::{
     Communicate, Compute, Device, Jitter, Level, Mechanisms, Mover, Op, OpGraph, Program, RankSpec, Stream, StreamKind,
     What, WorkloadError,
 };
-pub use outcome::{Activity, CallLinks, PathPart, RankResult, Step};
+pub use outcome::{Activity, CallLinks, Calls, PathPart, RankResult, Step};
 
 impl Simulator<'_> {
     /// Simulates a step.

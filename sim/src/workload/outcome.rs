@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use super::graph::{OpGraph, StreamKind, is_communication};
 use super::lowered::{Lowered, Part};
 use crate::engine::Outcome;
@@ -17,7 +19,7 @@ pub struct Activity {
     pub op: usize,
     /// Its kernel is on the GPU, or its place on the stream has come.
     pub start: SimTime,
-    /// Where communication moves its first byte: all ranks are there.
+    /// Where communication moves its first byte: all ranks are there that it ends after.
     pub moves: SimTime,
     /// Its end.
     pub end: SimTime,
@@ -55,11 +57,23 @@ pub struct RankResult {
     pub end: SimTime,
     /// Time with any computation of the model, or framework, under way.
     pub compute: SimDuration,
-    /// By kind of communication: how many calls, time under way, and time under way without any
-    /// computation.
-    pub communication: BTreeMap<Arc<str>, (usize, SimDuration, SimDuration)>,
-    /// By stream: time busy.
+    /// By kind of communication.
+    pub communication: BTreeMap<Arc<str>, Calls>,
+    /// By stream: time busy, waits for other ranks aside.
     pub busy: Vec<SimDuration>,
+}
+
+/// Calls of one kind of a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Calls {
+    /// How many.
+    pub count: usize,
+    /// Time in which they move bytes.
+    pub busy: SimDuration,
+    /// Of that, without any computation beside it.
+    pub exposed: SimDuration,
+    /// Time before, in which they wait for other ranks and nothing computes.
+    pub waits: SimDuration,
 }
 
 /// What came of a step.
@@ -105,6 +119,7 @@ pub(super) fn of(graph: &OpGraph, lowered: &Lowered<'_>, outcome: &Outcome) -> S
         .collect();
     let mut how = BTreeMap::new();
     let mut link_shares = Vec::new();
+    let last_to_come = last_to_come(lowered, outcome);
     let kept = (KEPT_LINKS / lowered.ops.len().max(1)).max(FEWEST_LINKS);
     for run in &lowered.ops {
         let rank = &mut ranks[run.lane];
@@ -112,7 +127,8 @@ pub(super) fn of(graph: &OpGraph, lowered: &Lowered<'_>, outcome: &Outcome) -> S
         let (first, last) = (run.first as usize, run.last as usize);
         let start = outcome.task_starts[first];
         let end = outcome.task_ends[last];
-        let moves = if is_communication(op) { outcome.task_starts[last].max(start) } else { start };
+        let came = last_to_come.get(&run.last).map_or(last, |&other| other as usize);
+        let moves = if is_communication(op) { outcome.task_starts[came].max(start) } else { start };
         rank.activities.push(Activity { op: run.op, start, moves, end });
         rank.end = rank.end.max(end);
         if let Some(footprint) = &run.footprint {
@@ -127,7 +143,7 @@ pub(super) fn of(graph: &OpGraph, lowered: &Lowered<'_>, outcome: &Outcome) -> S
         let program = &graph.programs[rank.program];
         let spans = |wanted: &dyn Fn(usize) -> bool| {
             let chosen = rank.activities.iter().filter(|a| wanted(a.op));
-            union(chosen.map(|a| (a.start.0, a.end.0)).collect())
+            union(chosen.map(|a| (a.moves.0, a.end.0)).collect())
         };
         let on = |kind: StreamKind| move |op: usize| program.streams[program.ops[op].stream].kind == kind;
         let compute = spans(&on(StreamKind::Compute));
@@ -140,9 +156,13 @@ pub(super) fn of(graph: &OpGraph, lowered: &Lowered<'_>, outcome: &Outcome) -> S
         let communication = kinds
             .into_iter()
             .map(|(kind, count)| {
-                let own = spans(&|op| is_communication(&program.ops[op]) && program.ops[op].kind == kind);
+                let of_kind = |op: usize| is_communication(&program.ops[op]) && program.ops[op].kind == kind;
+                let own = spans(&of_kind);
+                let before = rank.activities.iter().filter(|a| of_kind(a.op)).map(|a| (a.start.0, a.moves.0));
+                let waits = without(&without(&union(before.collect()), &own), &compute);
                 let exposed = without(&own, &compute);
-                (kind, (count, length(&own), length(&exposed)))
+                let [busy, exposed, waits] = [own, exposed, waits].map(|spans| length(&spans));
+                (kind, Calls { count, busy, exposed, waits })
             })
             .collect();
         rank.communication = communication;
@@ -157,7 +177,7 @@ pub(super) fn of(graph: &OpGraph, lowered: &Lowered<'_>, outcome: &Outcome) -> S
     links.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     Step {
         time: outcome.end - SimTime(0),
-        path: path(graph, lowered, outcome, &ranks),
+        path: path(graph, lowered, outcome, (&ranks, &last_to_come)),
         ranks,
         how,
         slices: lowered.slices,
@@ -165,6 +185,24 @@ pub(super) fn of(graph: &OpGraph, lowered: &Lowered<'_>, outcome: &Outcome) -> S
         link_shares,
         events: outcome.events,
     }
+}
+
+/// Of each kernel of a call that runs as its schedule, the kernel of the call that began last of those that it can have
+/// waited for: they began before it was over.
+fn last_to_come(lowered: &Lowered<'_>, outcome: &Outcome) -> FxHashMap<u32, u32> {
+    let start = |task: u32| outcome.task_starts[task as usize];
+    let mut last = FxHashMap::default();
+    for call in &lowered.calls {
+        let mut in_order = call.clone();
+        in_order.sort_by_key(|&task| (start(task), task));
+        for &task in call {
+            let before = in_order.partition_point(|&other| start(other) < outcome.task_ends[task as usize]);
+            last.extend(
+                in_order[..before].last().filter(|&&other| start(other) > start(task)).map(|&other| (task, other)),
+            );
+        }
+    }
+    last
 }
 
 /// Spans merged where they touch, in order.
@@ -207,8 +245,13 @@ fn length(spans: &[(u64, u64)]) -> SimDuration {
     SimDuration(spans.iter().map(|(from, to)| to - from).sum())
 }
 
-/// Walks back from the last task to end along what let each start.
-fn path(graph: &OpGraph, lowered: &Lowered<'_>, outcome: &Outcome, ranks: &[RankResult]) -> Vec<PathPart> {
+/// Walks back from the last task to end along what let each start; from a call to the rank that came last.
+fn path(
+    graph: &OpGraph,
+    lowered: &Lowered<'_>,
+    outcome: &Outcome,
+    (ranks, last_to_come): (&[RankResult], &FxHashMap<u32, u32>),
+) -> Vec<PathPart> {
     let last = (0..).zip(&outcome.task_ends).max_by_key(|&(index, end)| (*end, std::cmp::Reverse(index)));
     let Some((mut task, _)) = last.map(|(index, end): (u32, _)| (index, end)) else {
         return Vec::new();
@@ -221,7 +264,8 @@ fn path(graph: &OpGraph, lowered: &Lowered<'_>, outcome: &Outcome, ranks: &[Rank
         let run = &lowered.ops[op_run];
         let rank = &ranks[run.lane];
         let op = &graph.programs[rank.program].ops[run.op];
-        let (start, end) = (outcome.task_starts[index], outcome.task_ends[index]);
+        let came = last_to_come.get(&task).map_or(index, |&other| other as usize);
+        let (start, end) = (outcome.task_starts[came], outcome.task_ends[index]);
         let mut add = |what: Arc<str>, from: SimTime, to: SimTime| {
             if from < to {
                 match parts.last_mut() {
@@ -249,7 +293,7 @@ fn path(graph: &OpGraph, lowered: &Lowered<'_>, outcome: &Outcome, ranks: &[Rank
         let what = if part == Part::Issue { "launch by the host".into() } else { Arc::clone(&op.kind) };
         add(what, start, end.min(until.max(start)));
         until = start;
-        task = outcome.task_causes[index];
+        task = outcome.task_causes[came];
     }
     parts.reverse();
     parts

@@ -96,6 +96,7 @@ pub(super) fn slices(
         ops: builder.ops,
         lanes: classes.ranks.clone(),
         links: FxHashMap::default(),
+        calls: jobs.iter().map(|job| job.bodies.clone()).collect(),
         slices: true,
     };
     let outcome = run(&lowered.instance, &mut simulator.predictor().teller().clone()).map_err(WorkloadError::run)?;
