@@ -6,6 +6,14 @@ use collcast_sim::units::{UnitError, parse_size, parse_time};
 
 use crate::error::Error;
 
+/// A number as a message names it: one of very many digits by its power of ten.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        1e-15..1e15 | 0.0 => value.to_string(),
+        _ => format!("{value:e}"),
+    }
+}
+
 /// What sizes look like.
 const A_SIZE: &str = "sizes look like 8, 64K, 1MiB or 4G";
 /// What a time looks like.

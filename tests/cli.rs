@@ -37,20 +37,24 @@ fn doubt_is_named() {
         "medium: no measurement is behind profile prior; forecasts of 5 unseen runs (NVLink inside one host) were";
     let pcie = "low: no measurement is behind profile prior; forecasts of 3 unseen runs (PCIe, staging in host memory or TCP) were";
     let own = "forecasts of rows that the fit had not seen were";
-    let none = "profile prior (the machine names none)";
+    let none = "profile prior, since the machine names none: nothing measured; values from publications";
     let elsewhere = "low: the profile was measured on H200, not H100-SXM5-80GB; the profile was measured over 2 to 4 \
                      ranks, not 8; forecasts of 5 unseen runs";
+    let squares = ["(root mean square over publishers)", "off at large sizes, root mean square over publishers;"];
     for (args, expected) in [
         ("simulate dgx-h100 -s 1M", [none, cited]),
         ("simulate dgx-h100 --group 64K*2", [none, cited]),
         (
             "simulate dgx-h100 --nodes 2 -s 1G",
             [
-                "profile hopper-ib-published is taken",
+                "profile hopper-ib-published is taken for such machines: 7 runs of 5 publishers that it had not seen",
                 "(confidence: high: forecasts of 11 unseen runs (InfiniBand or RoCE",
             ],
         ),
-        ("simulate dgx-h200 --profile prior -s 1M", ["profile prior: none", cited]),
+        (
+            "simulate dgx-h200 --profile prior -s 1M",
+            ["profile prior: nothing measured; values from publications", cited],
+        ),
         (
             "simulate dgx-h200 -s 1M",
             [
@@ -59,6 +63,7 @@ fn doubt_is_named() {
             ],
         ),
         ("simulate dgx-h100 --gpus 4 -s 1M --algorithm ring", ["profile h100-nvswitch", own]),
+        ("simulate dgx-h100 --nodes 2 -s 2G", squares),
         ("sweep pcie-box -s 1M,2M", [none, pcie]),
         ("tune pcie-box -s 1M", [none, pcie]),
         ("simulate h200x4 -s 1M", ["profile h200-nvswitch", own]),
@@ -359,6 +364,13 @@ fn a_trace_has_the_channels_of_the_prediction() {
     let channel = |rest: &str| rest.split(' ').next().unwrap().to_owned();
     let of_rank_0: BTreeSet<String> = trace.split("rank 0 channel ").skip(1).map(channel).collect();
     assert_eq!((of_rank_0.len() as u64, predicted), (5, 5), "{of_rank_0:?}");
+    // A line for registered buffers is for these, and for those of a CUDA graph.
+    std::fs::write(&table, "allreduce,0,4294967295,ring,simple,5,-1,-1,-1,1\n").unwrap();
+    for (told, channels) in [(&[][..], 1), (&["--registered"], 5), (&["--launch", "graph"], 5)] {
+        let (_, out, err) = collcast(&[&asked[..], &["--format", "json"], told].concat());
+        let result: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+        assert_eq!(result["rows"][0]["channels"], channels, "{told:?}");
+    }
 }
 
 /// Goal: a scenario's name that is not quite right is answered with the one that is meant.
@@ -525,6 +537,9 @@ fn schedules_are_written_as_they_were() {
     let of = ["--schedule", given.as_str(), "--in-place", "-s", "1M"];
     let (code, xml, err) = collcast(&[&["convert", "h200x4"][..], &of].concat());
     assert_eq!(code, 0, "{err}");
+    // Without a size it is the nearest to 64 MiB that the file is for.
+    let (code, without, err) = collcast(&[&["convert", "h200x4"][..], &of[..3]].concat());
+    assert!((code, &without) == (0, &xml) && err.contains("what 1 MiB would use"), "{err}");
     assert!(xml.contains(r#"nchunksperloop="2""#) && xml.contains(&format!("{limits}>")), "{xml}");
     assert_eq!(xml.matches("<step").count(), pairs.matches("<step").count());
     let (_dir, written) = file("written.xml", xml.as_bytes());
@@ -646,6 +661,13 @@ fn a_sweep_over_node_counts_prints_its_scaling() {
     assert!(efficiency > 0.2 && efficiency < 1.0, "{efficiency}");
     assert!(report["crossovers"].as_array().unwrap().len() >= 2);
     assert_eq!(report["rows"].as_array().unwrap().len(), 4);
+    let within = |p: &serde_json::Value| {
+        p["time_us_low"].as_f64() < p["time_us"].as_f64() && p["time_us"].as_f64() < p["time_us_high"].as_f64()
+    };
+    assert!(scaling.iter().all(within), "{scaling:?}");
+    // The verdict is of the number that is least sure.
+    let (code, _, err) = collcast(&["sweep", "dgx-h100", "--nodes", "2,16", "-s", "1M,1G"]);
+    assert!(code == 0 && err.contains("all_reduce over 128 ranks") && err.contains("confidence: low: "), "{err}");
 }
 
 /// Goal: a scenario prints its parts, which add up, what would help, and a timeline; `--vary` a row
@@ -673,6 +695,10 @@ fn a_scenario_is_taken_apart_and_varied() {
     let (code, out, err) = collcast(&[&["simulate", "ten-and-twelve"][..], &vary].concat());
     assert_eq!(code, 0, "{err}");
     assert_eq!(out.lines().filter(|l| l.contains("data_parallel.kind=")).count(), 3, "{out}");
+    assert!(
+        err.contains("fastest of 3: data_parallel.kind=none, ") && err.contains("; slowest: data_parallel.kind="),
+        "{err}"
+    );
 
     // The same facts give the same confidence, whether a scenario is alone or one of several.
     let elsewhere = ["simulate", "ten-and-twelve", "--vary", "machine.topology=dgx-h100"];
@@ -683,6 +709,31 @@ fn a_scenario_is_taken_apart_and_varied() {
             "{err}"
         );
     }
+}
+
+/// Goal: steps of more micro-batches are not slower for that, other layers are not ranked, and who does not count the kernels of
+/// a long layer is told what is taken.
+#[test]
+fn variants_of_different_work_are_not_ranked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pp.toml");
+    let text = "schema = \"collcast/scenario/1\"\nname = \"pp\"\nmachine = { topology = \"h200x4\" }\n\
+                layout = { pipeline = 4, micro_batches = 4 }\n[[layers]]\nname = \"block\"\ncount = 4\n\
+                forward = \"10 ms\"\nbackward = \"20 ms\"\noutput = \"1 MiB\"\n";
+    std::fs::write(&path, text).unwrap();
+    let said = |vary: &str| {
+        let (code, out, err) = collcast(&["simulate", path.to_str().unwrap(), "--vary", vary]);
+        assert_eq!(code, 0, "{err}");
+        out + &err
+    };
+    let more = said("layout.micro_batches=4,8");
+    assert!(
+        more.contains("fastest of 2 by micro-batch: layout.micro_batches=8, ") && more.contains("ms a micro-batch")
+    );
+    assert!(more.contains("layer `block`: its forward pass is taken as 1 kernel") && more.contains("10.000 ms long"));
+    assert!(said("layers.0.count=4,8").contains("2 variants whose layers are different work, not ranked"));
+    let kernels = said("layers.0.kernels=1,20");
+    assert!(kernels.contains("fastest of 2: layers.0.kernels=20, ") && !kernels.contains("is taken as 1 kernel"));
 }
 
 /// Goal: what a version of NCCL has not is not forecast for it: algorithms that came later, LL128 on GPUs that its list lacks;

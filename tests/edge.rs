@@ -164,7 +164,9 @@ fn bench_keeps_a_machine_beside_its_data() {
 fn inputs_are_files_with_an_end() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    assert!(Command::new("mkfifo").args([at("pipe"), at("pipe.toml"), at("pipe.xml")]).status().unwrap().success());
+    assert!(
+        Command::new("mkfifo").args(["pipe", "pipe.toml", "pipe.xml", "pipe.0.et"].map(at)).status().unwrap().success()
+    );
     let zero = at("zero.toml");
     std::os::unix::fs::symlink("/dev/zero", &zero).unwrap();
     let placement = format!("@{}", at("pipe"));
@@ -188,6 +190,9 @@ fn inputs_are_files_with_an_end() {
         &["simulate", &at("machine.toml"), "-s", "8"],
         &["topo", "show", &at("pipe.xml")],
         &["topo", "import", &at("pipe.xml")],
+        &["trace", &at("pipe")],
+        &["trace", &at("pipe.0.et"), "--on", "dgx-h100"],
+        &["trace", "/dev/zero"],
         &["check", &at("pipe.toml")],
         &["check", &at("suite.toml"), "--update"],
         &["check", "checks/suite.toml", "--baseline", &zero],
@@ -321,6 +326,47 @@ fn errors_name_the_way_out() {
             expected.is_empty() || (err.contains(expected) && err.contains("hint: ") || err.contains("did you mean")),
             "{args:?}: {err}"
         );
+    }
+}
+
+/// Goal: an error quotes no more of a value than it takes to find it.
+#[test]
+fn values_in_errors_are_short() {
+    let dir = tempfile::tempdir().unwrap();
+    let counts = dir.path().join("counts.csv");
+    std::fs::write(&counts, "x".repeat(1 << 20)).unwrap();
+    for (args, says) in [
+        (
+            &["simulate", "h200x4", "-c", "all_to_all", "--counts", counts.to_str().unwrap()][..],
+            "xxx...` is not a count",
+        ),
+        (&["serve", "llama3-8b", "--rate", "1e300"], "1e300 requests a second over 600 s"),
+    ] {
+        let (code, _, err) = collcast(args);
+        assert!(code == 2 && err.contains(says) && err.len() < 1000, "{} bytes: {err:.2000}", err.len());
+    }
+}
+
+/// Goal: 8-bit floats that a version or a GPU does not have are refused as NCCL refuses them, with the way out.
+#[test]
+fn eight_bit_floats_are_refused_where_nccl_refuses_them() {
+    for (args, expected) in [
+        (
+            &["dgx-h100", "--nccl", "2.22.3"][..],
+            &["NCCL 2.22.3 has no float8_e4m3; it came with 2.24", "--nccl 2.24"][..],
+        ),
+        (&["dgx-h100", "--nccl", "2.22.3", "-c", "send_recv"], &["has no float8_e4m3", "--dtype uint8"]),
+        (&["dgx-h100", "--nccl", "2.24"], &[]),
+        (&["dgx-a100"], &["compute capability 9.0", "have 8.0", "bfloat16"]),
+        (&["dgx-a100", "--algorithm", "ring", "--protocol", "simple"], &["compute capability 9.0"]),
+        (&["dgx-a100", "--algorithm", "best"], &["compute capability 9.0"]),
+        (&["dgx-a100", "-c", "all_gather", "--nccl", "2.25.1"], &["all_gather of float8_e4m3", "--dtype uint8"]),
+        (&["dgx-a100", "-c", "all_gather", "--nccl", "2.28.3"], &[]),
+        (&["dgx-a100", "-c", "all_to_all", "--nccl", "2.25.1"], &[]),
+    ] {
+        let (code, _, err) = collcast(&[&["sweep"], args, &["-s", "1M", "--dtype", "f8e4m3"]].concat());
+        assert_eq!(code, if expected.is_empty() { 0 } else { 2 }, "{args:?}: {err}");
+        assert!(expected.iter().all(|part| err.contains(part)), "{args:?}: {err}");
     }
 }
 

@@ -23,13 +23,14 @@ use serde_json::{Value, json};
 use common::collcast;
 
 /// Commands in all shapes of their answers, without `--format json`; DIR is an empty folder.
-const SAMPLES: [&str; 75] = [
+const SAMPLES: [&str; 78] = [
     "sweep h200x4 -s 1K:64M:64",
     "sweep dgx-h100 --nodes 1,2 -s 1M,64M -c all_reduce,all_to_all",
     "sweep dgx-h100 -s 1M --explain-choice",
     "sweep dgx-h100 --nodes 2 --split %8 -s 1M",
     "sweep h200x4 --schedule sim/tests/data/pairs2.xml --in-place -s 1M",
     "simulate h200x4 -s 1M",
+    "simulate h200x4 -c all_gather -s 1M",
     "simulate dgx-h100 --nodes 2 -s 64M --explain-choice",
     "simulate h200x4 --schedule sim/tests/data/pairs2.xml --in-place -s 1M",
     "simulate dgx-h100 --group 64K*4,all_gather:1M",
@@ -41,6 +42,7 @@ const SAMPLES: [&str; 75] = [
     "bench --backend transfer --drives-only --batches 3 --budget 10ms -s 1M --folder DIR",
     "plan llama3-8b --gpus 16",
     "plan llama3-8b --gpus 16 --tokens 1T --price 2.5 --sensitivities",
+    "plan llama3-8b --gpus 16 --sensitivities",
     "plan llama3-8b --gpus 16 --vary nic.rate=x1,x2 --layout tp=2",
     "plan llama3-8b --gpus 8,16",
     "plan llama3-8b --gpus 8,16 --tokens 1T --price 2.5",
@@ -68,6 +70,7 @@ const SAMPLES: [&str; 75] = [
     "compare tests/data/h200x4/nccl.csv --where-a in_place=0 --where-b in_place=1",
     "compare tests/data/h200x4/nccl.csv --where-a size=8:1M --where-b size=64K:4M",
     "trace tests/data/trace/ddp_0.json.gz tests/data/trace/ddp_1.json.gz",
+    "trace tests/data/trace/ddp_0.json.gz",
     "trace tests/data/trace/fsdp_0.json.gz tests/data/trace/fsdp_1.json.gz -t dgx-b200 --gpus 2",
     "trace tests/data/trace/recorder_0.json tests/data/trace/recorder_1.json",
     "trace tests/data/trace/recorder_0.json",

@@ -25,13 +25,17 @@ pub struct UnknownName {
     pub known: String,
 }
 
-/// The known name nearest to `given`, if it is near enough to be meant.
+/// The known name nearest to `given`, if it is near enough to be meant: at least half of its letters are right. One letter
+/// or digit alone says nothing.
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(&given.to_lowercase(), &name.to_lowercase()), name))
         .min_by_key(|&(distance, _)| distance)
-        .filter(|&(distance, name)| distance <= (name.len() / 3).max(2))
+        .filter(|&(distance, name)| {
+            let [short, long] = [given.chars().count().min(name.len()), given.chars().count().max(name.len())];
+            distance <= (name.len() / 3).max(2) && short > 1 && 2 * distance <= long
+        })
         .map(|(_, name)| name)
 }
 
@@ -322,6 +326,8 @@ mod tests {
             assert_eq!(dtype.nccl_tests_name().parse(), Ok(dtype));
         }
         assert_eq!("scat".parse::<Collective>().unwrap_err().suggestion.as_deref(), Some("scatter"));
+        assert_eq!(nearest("po", ["op", "root"]), Some("op"));
+        assert_eq!([nearest("foo", ["op"]), nearest("9", ["0"]), nearest("10", ["0"]), nearest("", ["op"])], [None; 4]);
         let error = "al_reduse".parse::<Collective>().unwrap_err();
         assert_eq!(error.suggestion.as_deref(), Some("all_reduce"));
         assert!("banana".parse::<Algorithm>().unwrap_err().suggestion.is_none());

@@ -17,7 +17,7 @@ of chunks. Read it back with `collcast simulate --schedule FILE`, and a GOAL sch
 A plan of MSCCL++ is for MSCCL++'s executor, and of one host."
 )]
 #[command(mut_args(refused(&["split", "explain_choice"])))]
-#[command(mut_arg("size", default_sizes("64M")))]
+#[command(mut_arg("size", default_sizes("64M, or the nearest that --schedule is for")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
@@ -49,9 +49,8 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     asked.no_split("convert")?;
     given.without(&["--graph", "--explain-choice"], "the file holds no graph and no reason", "leave it out")?;
     asked.check(given)?;
-    if asked.size.is_none() && asked.minbytes.is_none() {
-        say!("note: no size given; this is what 64 MiB would use");
-        asked.size = Some("64M".to_owned());
+    if let Some(size) = asked.take_size()? {
+        say!("note: no size given; this is what {size} would use");
     }
     let site = asked.site(&args.machine, args.machine.one_node_count()?)?;
     let queries = queries(&asked, std::slice::from_ref(&site))?.concat();

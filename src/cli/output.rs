@@ -148,6 +148,11 @@ impl OutputArgs {
         self.format.or_else(of_file).unwrap_or(unsaid)
     }
 
+    /// Whether tables are for people to read, and not for programs.
+    pub(crate) fn for_people(&self) -> bool {
+        matches!(self.format(), Format::Table | Format::Markdown)
+    }
+
     /// Prints a report; `own` is its text in a format that not every command has.
     pub(crate) fn print(&self, report: &Report, own: Option<String>) -> Result<(), Error> {
         // Formats without a place for what was assumed leave the telling to a note.

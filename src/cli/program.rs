@@ -1,8 +1,10 @@
 //! The program: its commands, and how it runs them for a shell.
 
 use std::ffi::OsString;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use collcast_sim::text::{is_shown, one_line};
@@ -118,6 +120,33 @@ pub fn main(words: Vec<OsString>, program: Option<PathBuf>) -> ExitCode {
 
 /// [`main()`], with the exit code as a number.
 pub fn exit_code(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
+    caught(|| answered(words, program)).unwrap_or_else(|error| {
+        output::complain(&format!("{}\n", error.render()));
+        error.code()
+    })
+}
+
+/// Calls something in which a panic, on any thread that it waits for, is an error that says what and where. Who sets
+/// RUST_BACKTRACE sees it as Rust shows it too.
+fn caught<T>(call: impl FnOnce() -> T) -> Result<T, Error> {
+    let first: Arc<OnceLock<String>> = Arc::default();
+    let (said, shown) = (Arc::clone(&first), std::env::var_os("RUST_BACKTRACE").is_some());
+    let before = Arc::new(panic::take_hook());
+    let usual = Arc::clone(&before);
+    panic::set_hook(Box::new(move |panic| {
+        let what = panic.payload_as_str().unwrap_or("a panic without words");
+        let place = panic.location().map_or_else(String::new, |place| format!(" ({place})"));
+        let _ = said.set(format!("{what}{place}"));
+        if shown {
+            usual(panic);
+        }
+    }));
+    let result = panic::catch_unwind(AssertUnwindSafe(call));
+    panic::set_hook(Box::new(move |panic| before(panic)));
+    result.map_err(|_| Error::Internal(first.get().cloned().unwrap_or_default()))
+}
+
+fn answered(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
     call::by_shell(words, program);
     let words = call::words();
     let result = match expand(Cli::command(), &words).ok().and_then(|words| config::shown(&Cli::command(), &words)) {
@@ -233,5 +262,26 @@ fn refuse(error: &clap::Error) {
         output::complain(&format!("{}\n", one_line(&error.render().to_string())));
     } else {
         let _ = error.print();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a panic is an internal error with its message and place, exit code 4, also on a thread of a pool; what does not
+    /// panic is as it was.
+    #[test]
+    fn a_panic_is_an_internal_error() {
+        let none: Vec<u8> = Vec::new();
+        let here = caught(|| none[0]);
+        let elsewhere = caught(|| rayon::join(|| (), || none[0]).1);
+        for error in [here.err(), elsewhere.err()] {
+            let told = error.as_ref().map(Error::render).unwrap_or_default();
+            assert_eq!(error.map(|error| error.code()), Some(4));
+            assert!(told.starts_with("internal error: index out of bounds") && told.contains("program.rs:"), "{told}");
+            assert!(told.contains("please report it"), "{told}");
+        }
+        assert_eq!(caught(|| 7).ok(), Some(7));
     }
 }

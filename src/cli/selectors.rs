@@ -17,6 +17,7 @@ use collcast_sim::schedule::{Call, check_supported, valid_protocols};
 use collcast_sim::split::{Split, SplitError};
 use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
+use collcast_topologies::error::quote;
 
 use collcast::files::read_text;
 use collcast::health::Gate;
@@ -42,10 +43,8 @@ pub(crate) struct MachineArgs {
     /// GPUs of each host, from the first
     #[arg(long, value_name = "N", help_heading = "Machine")]
     pub(crate) gpus: Option<u32>,
-    /// Rank order and GPUs used: block, cyclic, plane=N, a list such as 0-3,8-11 or
-    /// gpu[01-04]:0-3, or @FILE with such lines
-    #[arg(long, value_name = "PLACEMENT", help_heading = "Machine")]
-    pub(crate) placement: Option<String>,
+    #[command(flatten)]
+    pub(crate) placement: PlacementArgs,
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',', help_heading = "Machine")]
     pub(crate) profile: Vec<String>,
@@ -55,12 +54,32 @@ pub(crate) struct MachineArgs {
 }
 
 #[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct PlacementArgs {
+    /// Rank order and GPUs used: block, cyclic, plane=N, a list such as 0-3,8-11 or
+    /// gpu[01-04]:0-3, or @FILE with such lines
+    #[arg(long, value_name = "PLACEMENT", help_heading = "Machine")]
+    pub(crate) placement: Option<String>,
+}
+
+impl PlacementArgs {
+    /// The placement itself, read where a file has it.
+    pub(crate) fn read(&self) -> Result<Option<String>, Error> {
+        match self.placement.as_deref().map(|text| (text, text.strip_prefix('@'))) {
+            Some((_, Some(path))) => Ok(Some(read_text("read the placement", path)?)),
+            Some((text, None)) => Ok(Some(text.to_owned())),
+            None => Ok(None),
+        }
+    }
+}
+
+#[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct GateArgs {
     /// Share of the expected bus bandwidth below which a band of sizes is slow (exit 1), such as 85%, where forecast and noise
     /// leave no doubt; by itself 89% at large sizes, 80% below them
     #[arg(long, alias = "min-busbw", value_name = "PERCENT", help_heading = "Gate")]
     pub(crate) fail_below: Option<String>,
-    /// Exit 1 also where nothing can be told, such as of a kind of machine that few have published runs of
+    /// Exit 1 also where nothing can be told, such as of a kind of machine that few have published runs of, and where a part
+    /// of the measurements was not judged
     #[arg(long, help_heading = "Gate")]
     pub(crate) require_pass: bool,
 }
@@ -302,16 +321,11 @@ impl MachineArgs {
 
     /// What is asked of the machine, with a number of hosts.
     pub(crate) fn spec(&self, nodes: Option<u32>) -> Result<SiteSpec, Error> {
-        let placement = match self.placement.as_deref().map(|text| (text, text.strip_prefix('@'))) {
-            Some((_, Some(path))) => Some(read_text("read the placement", path)?),
-            Some((text, None)) => Some(text.to_owned()),
-            None => None,
-        };
         Ok(SiteSpec {
             topology: self.name().map(str::to_owned),
             nodes,
             gpus: self.gpus,
-            placement,
+            placement: self.placement.read()?,
             profiles: self.profile.clone(),
             profile_folders: profile_folders()?,
             graph: self.graph.clone(),
@@ -376,7 +390,28 @@ fn size(text: &str) -> Result<u64, Error> {
     Ok(bytes)
 }
 
+/// The size of one call where none is given.
+const ONE_SIZE: Bytes = Bytes(64 << 20);
+
+/// The algorithm of a file.
+fn read_schedule(path: &Path) -> Result<Imported, Error> {
+    let text = read_text("read the schedule", path)?;
+    Ok(Imported::parse(&text, &path.display().to_string())?)
+}
+
 impl CallArgs {
+    /// Takes a size where none is given, and says which: 64 MiB, or of a file that is not for that the nearest it is for.
+    pub(crate) fn take_size(&mut self) -> Result<Option<Bytes>, Error> {
+        if self.size.is_some() || self.minbytes.is_some() {
+            return Ok(None);
+        }
+        let limits = self.schedule.as_deref().map(read_schedule).transpose()?;
+        let (least, most) = limits.map_or((None, None), |of| (of.min_bytes, of.max_bytes));
+        let size = Bytes(ONE_SIZE.0.max(least.unwrap_or(0)).min(most.unwrap_or(u64::MAX)));
+        self.size = Some(size.0.to_string());
+        Ok(Some(size))
+    }
+
     /// The sizes asked for.
     pub(crate) fn sizes(&self) -> Result<Vec<u64>, Error> {
         let text = match &self.size {
@@ -578,7 +613,7 @@ fn read_counts(path: &Path, ranks: u32, dtype: DataType) -> Result<Arc<[u64]>, E
     for (row, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
         let cells: Vec<&str> = line.split(',').map(str::trim).collect();
         for (column, cell) in cells.iter().enumerate() {
-            let wrong = || at(row, format!("column {}: `{cell}` is not a count of elements", column + 1));
+            let wrong = || at(row, format!("column {}: `{}` is not a count of elements", column + 1, quote(cell)));
             counts.push(cell.parse().map_err(|_| wrong())?);
         }
         if cells.len() != ranks as usize {
@@ -609,8 +644,7 @@ fn read_counts(path: &Path, ranks: u32, dtype: DataType) -> Result<Arc<[u64]>, E
 
 /// The queries of an imported algorithm: the sizes that it is for, on each machine.
 fn imported(call: &CallArgs, path: &Path, machines: usize) -> Result<Vec<Vec<Query>>, Error> {
-    let text = read_text("read the schedule", path)?;
-    let imported = Arc::new(Imported::parse(&text, &path.display().to_string())?);
+    let imported = Arc::new(read_schedule(path)?);
     let (mut queries, mut misfits) = (Vec::new(), Vec::new());
     for size in call.sizes()? {
         let call = call.call(imported.collective, call.ranks.unwrap_or(imported.ranks), size)?;

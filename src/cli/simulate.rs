@@ -21,7 +21,7 @@ use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, default_sizes, q
   collcast simulate dgx-h100 --group 64K*48            48 calls as one kernel
   collcast simulate ddp-buckets --vary \"data_parallel.bucket=5 MiB,25 MiB,1000 MiB\""
 )]
-#[command(mut_arg("size", default_sizes("64M")))]
+#[command(mut_arg("size", default_sizes("64M, or the nearest that --schedule is for")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
@@ -111,11 +111,8 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
 /// One call.
 fn run_call(args: &Args) -> Result<Code, Error> {
     let mut call = args.call.clone();
-    if call.size.is_none() && call.minbytes.is_none() {
-        if call.counts.is_none() {
-            say!("note: no size given; this is 64 MiB");
-        }
-        call.size = Some("64M".to_owned());
+    if let Some(size) = call.take_size()?.filter(|_| call.counts.is_none()) {
+        say!("note: no size given; this is {size}");
     }
     let site = call.site(&args.machine, args.machine.one_node_count()?)?;
     let queries = queries(&call, std::slice::from_ref(&site))?.concat();

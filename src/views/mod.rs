@@ -47,6 +47,16 @@ pub fn shorten(report: &mut Report, table: &str, most: usize, rows: &str) {
     }
 }
 
+/// Takes columns that have no value in any row out of some tables, as people read them; files keep all keys.
+pub fn without_empty(report: &mut Report, tables: &[&str]) {
+    for table in report.tables.iter_mut().filter(|t| tables.contains(&t.name.as_str())) {
+        let filled = |index: usize| table.rows.iter().any(|row| row.get(index).is_some_and(|c| *c != Cell::Missing));
+        let empty = table.columns.iter().enumerate().filter(|(index, _)| !filled(*index));
+        let empty: Vec<String> = empty.map(|(_, column)| column.key.clone().into_owned()).collect();
+        hide(table, &empty.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+}
+
 /// Takes columns out of a table.
 pub(crate) fn hide(table: &mut Table, hidden: &[&str]) {
     let keep: Vec<bool> = table.columns.iter().map(|c| !hidden.contains(&&*c.key)).collect();

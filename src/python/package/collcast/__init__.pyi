@@ -360,6 +360,7 @@ def validate(
     topology: _Values | None = None,
     nodes: _Values | None = None,
     gpus: _Values | None = None,
+    placement: _Values | None = None,
     profile: _Pairs | None = None,
     compute: _Values | None = None,
     launch: _Values | None = None,
