@@ -148,19 +148,12 @@ pub(super) fn groups(judged: &[Judged<'_>]) -> Vec<Group> {
     groups.into_iter().map(group).collect()
 }
 
-/// Errors of a set of rows, as fractions; zeros for none.
+/// Errors of a set of rows, as fractions, and how forecasts did beside them; zeros for none.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Stats {
-    /// Rows.
-    pub count: usize,
-    /// Mean of the errors without their signs.
-    pub mean_abs_error: f64,
-    /// Median of the same.
-    pub median_abs_error: f64,
-    /// What 95% of the same do not exceed.
-    pub p95_abs_error: f64,
-    /// Mean of the errors with their signs.
-    pub bias: f64,
+    /// How far off the forecasts were.
+    #[serde(flatten)]
+    pub errors: statistics::Stats,
     /// Share of rows whose measured time lies in the interval of the forecast.
     pub coverage: f64,
     /// The same of NCCL's own cost table, where it has a time for all the rows.
@@ -182,8 +175,6 @@ impl Stats {
         if count == 0 {
             return Self::default();
         }
-        let statistics::Stats { count: _, mean_abs_error, median_abs_error, p95_abs_error, bias } =
-            statistics::Stats::of(rows.iter().map(|j| j.error()));
         // Of all rows or of none: a median over some would be compared with one over all.
         let median_of_all = |of: fn(&Judged<'_>) -> Option<f64>| {
             let errors: Vec<f64> = rows.iter().filter_map(|j| of(j)).map(f64::abs).collect();
@@ -192,11 +183,7 @@ impl Stats {
         let inside = |j: &&&Judged<'_>| (j.interval_us.0..=j.interval_us.1).contains(&j.row.time.as_us());
         let inside = rows.iter().filter(inside).count();
         Self {
-            count,
-            mean_abs_error,
-            median_abs_error,
-            p95_abs_error,
-            bias,
+            errors: statistics::Stats::of(rows.iter().map(|j| j.error())),
             coverage: inside as f64 / count as f64,
             nccl_model: median_of_all(|j| Some(j.nccl_us? / j.row.time.as_us() - 1.0)),
             #[expect(clippy::redundant_closure_for_method_calls, reason = "the method alone is of one lifetime")]

@@ -153,7 +153,7 @@ pub struct Outcome {
 
 impl Outcome {
     fn fails(&self) -> bool {
-        let median = |worst: &Group| worst.stats.median_abs_error;
+        let median = |worst: &Group| worst.stats.errors.median_abs_error;
         let off = self.max_error.zip(self.worst.as_ref()).is_some_and(|(most, worst)| median(worst) > most);
         // A gate that nothing was held against is not passed.
         let nothing = self.max_error.is_some() && self.rows.is_empty()
@@ -361,7 +361,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     let groups = figures::groups(&judged.rows);
     // Without forced runs those where NCCL chose are what there is to judge.
     let any_forced = groups.iter().any(|g| g.forced);
-    let median = |group: &Group| group.stats.median_abs_error;
+    let median = |group: &Group| group.stats.errors.median_abs_error;
     let of_kind = groups.iter().filter(|g| g.forced == any_forced);
     let worst = of_kind.max_by(|a, b| median(a).total_cmp(&median(b))).cloned();
     let forced: Vec<&Judged<'_>> = judged.rows.iter().filter(|j| j.row.forced()).collect();
@@ -761,7 +761,7 @@ pub fn median_error(
     };
     Ok(MedianError {
         rows: rows.len(),
-        error: Stats::of(&rows).median_abs_error,
+        error: Stats::of(&rows).errors.median_abs_error,
         files: content_hash(hashes.join(" ").as_bytes()),
         warnings: read.files.iter().filter_map(of_file).chain(skipped).collect(),
     })

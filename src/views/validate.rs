@@ -86,11 +86,11 @@ fn group_table(groups: &[Group], overall: &Stats, people: bool) -> Table {
             launch.into(),
             what.into(),
             band.into(),
-            s.count.into(),
-            pc(s.median_abs_error),
-            pc(s.mean_abs_error),
-            pc(s.p95_abs_error),
-            pc(s.bias),
+            s.errors.count.into(),
+            pc(s.errors.median_abs_error),
+            pc(s.errors.mean_abs_error),
+            pc(s.errors.p95_abs_error),
+            pc(s.errors.bias),
             Cell::float(s.coverage * scale, digits.saturating_sub(1)),
             s.nccl_model.map(|m| pc(m.median_abs_error)).into(),
             s.closest.map(|m| pc(m.median_abs_error)).into(),
@@ -253,9 +253,9 @@ impl Outcome {
         let mut failures: Vec<String> =
             self.anomalies.iter().filter(|a| a.error).map(|a| format!("{}: {}", a.kind, a.evidence)).collect();
         if let (Some(most), Some(Group { launch, group, band, stats, .. })) = (self.max_error, &self.worst)
-            && stats.median_abs_error > most
+            && stats.errors.median_abs_error > most
         {
-            let (is, most) = (stats.median_abs_error * 100.0, digits(most * 100.0));
+            let (is, most) = (stats.errors.median_abs_error * 100.0, digits(most * 100.0));
             failures.push(format!(
                 "the forecasts of {launch} {group} {band} are off by {is:.1}% in the median, more than the {most}% of --max-error"
             ));

@@ -428,8 +428,8 @@ mod tests {
             assert_eq!(ranks(6, 1)[..2], [[6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 16, 17]]);
             assert_eq!((ranks(6, 1).len(), ranks(3, 2).len(), ranks(12, 1).len()), (4, 8, 2));
             let none = Exchange::Collective(Collective::AllReduce);
-            assert!(calls.cost(Shape::new(1, 1), none, 1 << 20).unwrap().is_none());
-            assert!(calls.cost(Shape::new(8, 1), none, 0).unwrap().is_none());
+            assert!(matches!(calls.cost(Shape::new(1, 1), none, 1 << 20), Ok(None)));
+            assert!(matches!(calls.cost(Shape::new(8, 1), none, 0), Ok(None)));
         });
     }
 

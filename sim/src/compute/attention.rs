@@ -23,6 +23,7 @@ const FEW: f64 = 64.0;
 /// after another. 16 to 128 parts take 3 to 25 us longer than 4 (one H200, PyTorch 2.11, decodes with one head of keys,
 /// `decode_attention.csv`, 2026-11-29).
 const PART: f64 = 0.2e-6;
+/// Most parts of the keys of a block (flash-attention 2.5, `num_splits_heuristic`).
 const PARTS: f64 = 128.0;
 /// Seconds from the start of a decode's block to its first keys, and from its last ones to its result: two ways to memory.
 /// The shortest decodes take 6.8 to 8.6 us (as above), with two starts of 2.95 us.
@@ -97,8 +98,17 @@ fn widths(a: &Attention) -> f64 {
     }
 }
 
-/// Floating-point operations, of tiles that are not all masked.
+/// Whether each sequence has one query.
+fn is_decode(a: &Attention) -> bool {
+    a.queries == 1 && a.pass == Pass::Forward
+}
+
+/// Floating-point operations, of tiles that are not all masked; of a decode those of its queries, since rows without one
+/// multiply zeros, which takes next to no power.
 pub(super) fn flops(a: &Attention) -> f64 {
+    if is_decode(a) {
+        return 2.0 * widths(a) * a.heads as f64 * a.batch as f64 * a.keys as f64;
+    }
     let (.., all) = walks(a);
     2.0 * widths(a) * BLOCK * all * a.batch as f64 * a.heads as f64
 }
@@ -113,7 +123,7 @@ fn step(gpu: &Compute, a: &Attention, rows: f64) -> f64 {
 
 /// What attention needs.
 pub(super) fn work(gpu: &Compute, a: &Attention) -> Work {
-    if a.queries == 1 && a.pass == Pass::Forward {
+    if is_decode(a) {
         return decode(gpu, a);
     }
     let Kind { block, tail, .. } = kind(a.backend, a.pass);
@@ -172,8 +182,6 @@ fn decode(gpu: &Compute, a: &Attention) -> Work {
         false => (1.0, 0.0),
     };
     let (energy, over) = (gpu.tensor_peak(Precision::Bf16).1, if flash { FLASH2_ENERGY } else { CUDNN_ENERGY });
-    // Rows without a query multiply zeros, which takes next to no power.
-    let flops = 2.0 * widths(a) * a.heads as f64 * a.batch as f64 * a.keys as f64;
     let bytes = bytes(a);
     Work {
         start: gpu.value(Constant::KernelStart) * kernels * 1e-6 + sums + REACH,
@@ -181,7 +189,7 @@ fn decode(gpu: &Compute, a: &Attention) -> Work {
         memory: bytes / (gpu.memory_rate() * gpu.value(Constant::MemoryRead)),
         overlap: AHEAD,
         droop: Droop::default(),
-        energy: flops * energy * over[0],
+        energy: flops(a) * energy * over[0],
         memory_energy: bytes * gpu.value(Constant::EnergyByte) * 1e-12,
     }
 }
