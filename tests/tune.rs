@@ -374,7 +374,7 @@ fn a_step_is_tuned() {
     let (default, tuned) = (step["default_ms"].as_f64().unwrap(), step["tuned_ms"].as_f64().unwrap());
     // Gradients of 100 MiB take 30% less time by a ring, beside a backward pass that takes no less.
     assert_eq!(tuned < default, !changes(&report).is_empty(), "{step}");
-    let told = report["assumptions"].to_string().contains("the step takes no less time with them");
+    let told = report["verdict"].to_string().contains("and the step takes no less time");
     assert!(tuned <= default && told == (tuned == default), "{report}");
     let calls: u64 = report["calls"].as_array().unwrap().iter().map(|call| call["calls"].as_u64().unwrap()).sum();
     assert!(calls > 100, "{}", report["calls"]);

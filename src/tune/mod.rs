@@ -184,11 +184,9 @@ fn tune_with(
     // A simulated call takes the lines of buffers that are not registered.
     let gain = |step| StepGain::of(step, &write::tuner_csv(&calls, &machine, false));
     let mut step = request.step.as_ref().map(gain).transpose()?;
+    let mut in_vain = false;
     if let Some(of) = step.as_mut().filter(|of| of.saved() <= 0.0 && calls.iter().any(|call| call.advice.is_some())) {
-        said.push(
-            "calls that other choices make faster are left as they are: the step takes no less time with them"
-                .to_owned(),
-        );
+        in_vain = true;
         of.tuned_ms = of.default_ms;
         variables = Variables::none("the step takes no less time with them");
         calls.iter_mut().for_each(|call| call.advice = None);
@@ -198,6 +196,7 @@ fn tune_with(
         ranges: advice::ranges(&calls),
         regrets: advice::regrets(&calls),
         step,
+        in_vain,
         tuner_csv,
         nccl_env: write::nccl_env(&variables, &searched.process, &machine),
         inputs: site.sources.iter().cloned().chain(read.inputs).collect(),

@@ -132,6 +132,8 @@ pub struct Outcome {
     pub regrets: Vec<Regret>,
     /// What the step gains that was asked about.
     pub step: Option<StepGain>,
+    /// Whether other choices make calls faster and the step takes no less time with them: then they are left out.
+    pub in_vain: bool,
     /// Variables that slow no size.
     pub variables: Variables,
     /// Values for the whole process that save time over all calls and slow none, and those that were tried.
