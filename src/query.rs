@@ -57,7 +57,7 @@ impl Query {
         call.op = row.op.unwrap_or(ReduceOp::Sum);
         call.root = Rank(row.root.unwrap_or(0).min(row.ranks - 1));
         // A pair's in-place row moves the same bytes between other buffers.
-        call.in_place = row.in_place && !matches!(row.collective, Collective::AllToAll | Collective::SendRecv);
+        call.in_place = row.in_place && row.collective.in_place();
         let ran = row.chosen.as_ref();
         let algorithm = row.settings.algorithm.or(ran.map(|c| c.algorithm)).map_or(Choice::Auto, Choice::Forced);
         let protocol = row.settings.protocol.or(ran.map(|c| c.protocol)).map_or(Choice::Auto, Choice::Forced);

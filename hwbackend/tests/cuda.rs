@@ -68,9 +68,9 @@ fn every_algorithm(executor: &mut dyn Executor, shapes: &[(u32, u32)], largest: 
             for &algorithm in valid_algorithms(collective) {
                 for &protocol in valid_protocols(algorithm) {
                     for &(count, in_place) in sizes {
-                        let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
                         let mut call = Call::of_size(collective, ranks, Bytes(0), DataType::Float32);
-                        (call.count, call.in_place, call.root) = (count, in_place && !pairs, Rank(ranks - 1));
+                        (call.count, call.in_place, call.root) =
+                            (count, in_place && collective.in_place(), Rank(ranks - 1));
                         let limits = Limits {
                             channels: 2,
                             p2p_channels: (4, 2),

@@ -192,7 +192,7 @@ proptest! {
                 call.count = count;
                 call.op = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min][op];
                 call.root = Rank(root % ranks);
-                call.in_place = in_place && !matches!(collective, Collective::AllToAll | Collective::SendRecv);
+                call.in_place = in_place && collective.in_place();
                 let schedule = schedule(call.clone(), algorithm, protocol, channels, grains, &order);
                 let switches = matches!(
                     algorithm,

@@ -93,8 +93,14 @@ fn results_are_exact_for_one_to_nine_ranks() {
                     continue;
                 }
                 for (count, in_place) in [(0, false), (1, false), (101, false), (1000, true)] {
-                    let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
-                    let schedule = schedule(collective, algorithm, Protocol::Simple, ranks, count, in_place && !pairs);
+                    let schedule = schedule(
+                        collective,
+                        algorithm,
+                        Protocol::Simple,
+                        ranks,
+                        count,
+                        in_place && collective.in_place(),
+                    );
                     check_exact(&schedule, &format!("{collective} {algorithm} {ranks} ranks, {count} elements"));
                 }
             }
@@ -154,9 +160,8 @@ proptest! {
         let hosts: Vec<Vec<u32>> =
             (0..ranks).collect::<Vec<_>>().chunks(per_host).map(<[u32]>::to_vec).collect();
         let order = Order::of_rings(vec![(0..ranks).collect()], hosts);
-        let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
         let call = Call::of_size(collective, ranks, Default::default(), DataType::Float32);
-        let call = Call { count, root: Rank(ranks / 3), in_place: in_place && !pairs, ..call };
+        let call = Call { count, root: Rank(ranks / 3), in_place: in_place && collective.in_place(), ..call };
         prop_assume!(check_fits(&call, algorithm, &order).is_ok());
         let schedule = schedule_of(call.clone(), algorithm, Protocol::Simple, &order);
         let what = format!("{collective} {algorithm} {ranks} ranks, {per_host} a host, {count} elements, {}", call.in_place);

@@ -168,7 +168,7 @@ impl Call {
         if total.is_none_or(|t| t > 1 << 50) {
             return Err(CallError::TooLarge);
         }
-        if self.in_place && matches!(self.collective, Collective::AllToAll | Collective::SendRecv) && self.ranks > 1 {
+        if self.in_place && !self.collective.in_place() && self.ranks > 1 {
             return Err(CallError::InPlace(self.collective));
         }
         if let Some(counts) = &self.counts {

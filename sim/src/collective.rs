@@ -136,6 +136,16 @@ impl Collective {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
 
+    /// Whether NCCL has no algorithm for it: it is grouped sends and receives.
+    pub fn point_to_point(self) -> bool {
+        matches!(self, Self::SendRecv | Self::AllToAll | Self::Gather | Self::Scatter)
+    }
+
+    /// Whether input and output may share memory: what is sent must not be written before it has left.
+    pub fn in_place(self) -> bool {
+        !matches!(self, Self::AllToAll | Self::SendRecv)
+    }
+
     /// Whether one rank is special.
     pub fn rooted(self) -> bool {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)

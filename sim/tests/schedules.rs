@@ -190,8 +190,8 @@ fn grid(share: Share) -> Vec<Case> {
     let shapes: Vec<_> = (1..=33).flat_map(|ranks| [1, 2, 3, 5, 8, 33].map(|per| (ranks, per))).collect();
     cases(algorithms(Collective::ALL), &shapes, [0, 1, 3, 63, 64, 65, 257, 1000, 4099], |index, case| {
         let few = case.ranks <= 3 && !matches!(share, Share::Part(..));
-        let pairs = matches!(case.collective, Collective::AllToAll | Collective::SendRecv);
-        (few || share.takes(index, if case.ranks > 17 { 8 } else { 4 })) && !(case.in_place && pairs)
+        (few || share.takes(index, if case.ranks > 17 { 8 } else { 4 }))
+            && (!case.in_place || case.collective.in_place())
     })
 }
 

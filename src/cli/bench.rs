@@ -13,7 +13,7 @@ use collcast::{Error, Query, Site, SiteSpec};
 use collcast_hwbackend::exec::Effort;
 use collcast_hwbackend::rendezvous::World;
 use collcast_hwbackend::verbs::{self, Verbs};
-use collcast_sim::collective::{Collective, Launch};
+use collcast_sim::collective::Launch;
 use collcast_sim::nccl::is_read;
 use collcast_sim::topology::Topology;
 
@@ -290,8 +290,7 @@ impl Args {
                 query.call.in_place = in_place;
                 query
             };
-            let pairs = matches!(query.call.collective, Collective::AllToAll | Collective::SendRecv);
-            [Some(placed(false)), (!pairs).then(|| placed(true))].into_iter().flatten()
+            [Some(placed(false)), (query.call.collective.in_place()).then(|| placed(true))].into_iter().flatten()
         };
         Ok(queries.into_iter().flat_map(both).collect())
     }

@@ -2,7 +2,6 @@
 
 use collcast::forecast::{self, Outcome};
 use collcast::shard::{Parts, question};
-use collcast::sim::collective::Collective;
 use collcast::sim::predict::Prediction;
 use collcast::{Error, Query, Site, views};
 
@@ -99,7 +98,7 @@ fn of_sites<'s>(sites: &'s [Site], queries: &'s [Vec<Query>]) -> Vec<(&'s Site, 
 fn in_place(queries: &[Query]) -> Vec<Query> {
     let mut queries = queries.to_vec();
     for query in &mut queries {
-        query.call.in_place = !matches!(query.call.collective, Collective::AllToAll | Collective::SendRecv);
+        query.call.in_place = query.call.collective.in_place();
     }
     queries
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use collcast_sim::collective::{Collective, DataType, ReduceOp};
+use collcast_sim::collective::{DataType, ReduceOp};
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Call;
 use collcast_sim::schedule::program::Buffer;
@@ -155,9 +155,7 @@ impl RankBuffers {
 
     /// Whether an operation that follows another on the same set leaves the same there: sums in place grow.
     pub(crate) fn repeats(&self) -> bool {
-        let reduces =
-            matches!(self.call.collective, Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter);
-        !(self.call.in_place && reduces && self.call.op == ReduceOp::Sum)
+        !(self.call.in_place && self.call.collective.reduces() && self.call.op == ReduceOp::Sum)
     }
 
     /// Clears what operations from here on are to write, in all sets: in place by filling the inputs anew. Sums in place stay.

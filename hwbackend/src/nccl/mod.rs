@@ -196,12 +196,6 @@ fn unseated(seats: &[Seat], shares: bool) -> Option<String> {
 impl Executor for Nccl {
     fn run(&mut self, case: &CallToRun<'_>, effort: &Effort) -> Result<Sample, ExecError> {
         let call = case.call;
-        if matches!(call.collective, Collective::Gather | Collective::Scatter) {
-            return Err(ExecError::Refused {
-                what: format!("{} has no call in NCCL", call.collective),
-                hint: "use all_to_all",
-            });
-        }
         if (case.launch == Launch::Processes) != self.job.is_some() {
             return Err(ExecError::Refused {
                 what: format!("launch {} does not fit the way this process was started", case.launch),
@@ -273,7 +267,7 @@ fn measured(
     agreed(group, work.check())?;
     // NCCL has a model of collectives alone: sends of a simulated group stay queued and run with
     // the next one (2.28.9). In several processes it is not worth the messages.
-    let modelled = group.is_none() && !matches!(work.call.collective, Collective::SendRecv | Collective::AllToAll);
+    let modelled = group.is_none() && !work.call.collective.point_to_point();
     let predicted_us = if modelled { work.api.simulate(|| work.enqueue_each())? } else { None };
     Ok(Sample { times_us, checked, predicted_us })
 }
@@ -358,9 +352,19 @@ impl Operation for NcclCall {
                     api.recv(at, output + to * element, call.pair_count(peer, me), dtype, peer.0)
                 })
             }),
-            Collective::Gather | Collective::Scatter => {
-                Err(ExecError::Library { call: "enqueue", message: "no such call in NCCL".to_owned() })
-            }
+            // As nccl-tests writes them: the root sends to itself too.
+            Collective::Gather => api.group(|| {
+                api.send(at, input, call.count, dtype, call.root.0)?;
+                (0..call.ranks).filter(|_| me == call.root).try_for_each(|peer| {
+                    api.recv(at, output + u64::from(peer) * call.count * element, call.count, dtype, peer)
+                })
+            }),
+            Collective::Scatter => api.group(|| {
+                (0..call.ranks).filter(|_| me == call.root).try_for_each(|peer| {
+                    api.send(at, input + u64::from(peer) * call.count * element, call.count, dtype, peer)
+                })?;
+                api.recv(at, output, call.count, dtype, call.root.0)
+            }),
         }
     }
 

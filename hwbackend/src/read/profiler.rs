@@ -207,6 +207,6 @@ fn alike(call: &Call) -> Result<Alike, String> {
     let chosen = algorithm.zip(protocol.parse::<Protocol>().ok());
     let chosen = chosen.map(|(algorithm, protocol)| Choice { algorithm, protocol, channels: *channels });
     // Where nothing is added, NCCL counts bytes.
-    let adds = matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce);
-    Ok(Alike { collective, ranks: 0, hosts: None, dtype: adds.then_some(dtype), size, chosen })
+    let dtype = collective.reduces().then_some(dtype);
+    Ok(Alike { collective, ranks: 0, hosts: None, dtype, size, chosen })
 }

@@ -54,7 +54,7 @@ fn told(env: &Env, notes: &mut Vec<String>) -> NcclSettings {
 
 /// The number of channels that minimum and maximum leave, where they are alike.
 fn channels(told: &NcclSettings, collective: Collective) -> Option<u32> {
-    let ranges = if is_point_to_point(collective) {
+    let ranges = if collective.point_to_point() {
         vec![(told.min_p2p_channels, told.max_p2p_channels)]
     } else {
         vec![(told.min_channels, told.max_channels), (told.min_ctas, told.max_ctas)]
@@ -98,11 +98,7 @@ pub(super) fn algorithm(text: &str, collective: Collective, settings: &mut Setti
 
 /// Whether NCCL chooses an algorithm for it (send and receive have none).
 fn has_choice(collective: Collective) -> bool {
-    !is_point_to_point(collective)
-}
-
-fn is_point_to_point(collective: Collective) -> bool {
-    matches!(collective, Collective::SendRecv | Collective::AllToAll | Collective::Gather | Collective::Scatter)
+    !collective.point_to_point()
 }
 
 /// The plain version in `text`: `2.26.2+cuda12.8` and `2.8.4-1` lose their suffix.

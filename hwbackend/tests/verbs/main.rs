@@ -127,8 +127,7 @@ fn every_algorithm_is_exact() {
                     call.count = count;
                     call.op = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min][at];
                     call.root = Rank(ranks - 1);
-                    let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
-                    call.in_place = at == 2 && !pairs;
+                    call.in_place = at == 2 && collective.in_place();
                     let protocol = [Protocol::Simple, Protocol::Ll][at % 2];
                     schedules.extend(small(&call, algorithm, protocol, &Order::grid(ranks, 1)));
                 }
