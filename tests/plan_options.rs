@@ -471,7 +471,9 @@ fn memory_is_that_of_the_machine() {
     for (machine, gpu, gib) in [("aws-g4dn", "a100", 15.84), ("dgx-h100", "h200", 79.2), ("dgx-h200", "h100", 139.8)] {
         let args = ["plan", "llama3-1b", "--on", machine, "--gpus", "1", "--gpu", gpu, "--layout", "mbs=1"];
         let (code, out, err) = collcast(&args);
-        assert!(code == 0 && out.contains(&format!("GiB of {gib:.1}")), "{machine} {gpu}: {out} {err}");
+        // 22 GB of states do not fit on a T4.
+        let fits = i32::from(machine == "aws-g4dn");
+        assert!(code == fits && out.contains(&format!("GiB of {gib:.1}")), "{machine} {gpu}: {out} {err}");
     }
 }
 

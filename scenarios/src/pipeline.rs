@@ -51,12 +51,7 @@ pub fn passes(schedule: Schedule, stage: u32, stages: u32, micro_batches: u32, c
     let plain = |n: u32, forward: bool| Pass { forward, micro_batch: n, chunk: 0 };
     let one =
         |n: u32, forward: bool| if schedule == Schedule::Interleaved { pass(n, forward) } else { plain(n, forward) };
-    let warm_up = match schedule {
-        Schedule::Gpipe => total,
-        Schedule::OneForwardOneBackward => stages - 1 - stage,
-        Schedule::Interleaved => (stages - 1 - stage) * 2 + (chunks - 1) * stages,
-    }
-    .min(total);
+    let warm_up = warm_up(schedule, stage, stages, micro_batches, chunks).min(total);
     let mut order: Vec<Pass> = (0..warm_up).map(|n| one(n, true)).collect();
     for n in 0..total - warm_up {
         order.push(one(warm_up + n, true));
@@ -64,6 +59,30 @@ pub fn passes(schedule: Schedule, stage: u32, stages: u32, micro_batches: u32, c
     }
     order.extend((total - warm_up..total).map(|n| one(n, false)));
     order
+}
+
+/// Forward passes of a stage before its first backward pass has one beside it.
+fn warm_up(schedule: Schedule, stage: u32, stages: u32, micro_batches: u32, chunks: u32) -> u32 {
+    match schedule {
+        Schedule::Gpipe => micro_batches * chunks,
+        Schedule::OneForwardOneBackward => stages - 1 - stage,
+        Schedule::Interleaved => (stages - 1 - stage) * 2 + (chunks - 1) * stages,
+    }
+}
+
+/// What a stage does in order where forward passes run beside backward passes of other micro-batches. What runs beside the first
+/// backward pass is of a later micro-batch, so that one more forward pass comes before both.
+///
+/// Source: Megatron-LM, `core/pipeline_parallel/schedules.py`, `get_pp_rank_microbatches`, and `combined_1f1b.py`.
+pub fn pairs(schedule: Schedule, stage: u32, stages: u32, micro_batches: u32, chunks: u32) -> Vec<Turn> {
+    let order = passes(schedule, stage, stages, micro_batches, chunks);
+    let (forward, backward): (Vec<Pass>, Vec<Pass>) = order.into_iter().partition(|pass| pass.forward);
+    let alone = (warm_up(schedule, stage, stages, micro_batches, chunks) as usize + 1).min(forward.len());
+    let (before, beside) = forward.split_at(alone);
+    let (with, after) = backward.split_at(beside.len());
+    let one = |pass: &Pass| Turn::One(*pass);
+    let both = beside.iter().zip(with).map(|(forward, backward)| Turn::Both(*forward, *backward));
+    before.iter().map(one).chain(both).chain(after.iter().map(one)).collect()
 }
 
 /// What a rank of a pipeline does next.
@@ -160,6 +179,27 @@ mod tests {
                     assert!(put_off >= 0, "{ranks} {rank}");
                 }
                 assert_eq!(put_off, 0, "{ranks} {rank}");
+            }
+        }
+    }
+
+    /// Goal: pairs have every pass once, and none of a micro-batch with itself; one micro-batch has no pair, four have three.
+    #[test]
+    fn pairs_are_of_two_micro_batches() {
+        for (schedule, stages, micro_batches, chunks) in [
+            (Schedule::OneForwardOneBackward, 1, 1, 1),
+            (Schedule::OneForwardOneBackward, 1, 4, 1),
+            (Schedule::Interleaved, 4, 8, 3),
+            (Schedule::Interleaved, 4, 4, 2),
+        ] {
+            for stage in 0..stages {
+                let order = pairs(schedule, stage, stages, micro_batches, chunks);
+                let both = order.iter().filter(|turn| matches!(turn, Turn::Both(..))).count() as u32;
+                let warm_up = warm_up(schedule, stage, stages, micro_batches, chunks) + 1;
+                assert_eq!(both, (micro_batches * chunks).saturating_sub(warm_up), "{stages} {stage}");
+                assert_eq!(order.len() as u32, 2 * micro_batches * chunks - both);
+                let same = |turn: &Turn| matches!(turn, Turn::Both(a, b) if a.micro_batch == b.micro_batch && a.chunk == b.chunk);
+                assert!(!order.iter().any(same), "{stages} {stage}");
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use collcast::plan::fields::{Layer, requests};
-use collcast::plan::{self, Request, Sites, file, timeline};
+use collcast::plan::{self, Choice, Request, Sites, file, timeline};
 use collcast::shard::{Parts, question};
 use collcast::views::without_empty;
 use collcast::{Error, SiteSpec};
@@ -70,9 +70,12 @@ pub(crate) struct Args {
     /// Tensor ranks exchange beside products, in pieces (async TP, Megatron's --tp-comm-overlap)
     #[arg(long, help_heading = "Training")]
     overlap_tensor: bool,
-    /// Exchanges of experts' tokens run beside other passes (Megatron's --overlap-moe-expert-parallel-comm)
+    /// Forward passes run beside backward passes of other micro-batches, and hide exchanges of experts' tokens (Megatron's --overlap-moe-expert-parallel-comm)
     #[arg(long, help_heading = "Training")]
     overlap_experts: bool,
+    /// Products of all experts are one kernel with SwiGLU and the casts to 8 bits inside (Megatron's --use-transformer-engine-op-fuser)
+    #[arg(long, help_heading = "Training")]
+    fuse_experts: bool,
     /// How tokens go to experts: alltoall, a copy for each expert, or deepep, once to every host (also HybridEP) [default: alltoall]
     #[arg(long, value_name = "NAME", help_heading = "Training")]
     dispatch: Option<String>,
@@ -80,7 +83,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", help_heading = "Run")]
     tokens: Option<String>,
     /// Price of a GPU and hour, or that of each machine, as in dgx-h100=2.5,dgx-b200=4
-    #[arg(long, value_name = "PRICE", help_heading = "Run")]
+    #[arg(long, value_name = "PRICE", allow_negative_numbers = true, help_heading = "Run")]
     price: Option<String>,
     /// Failure rates, by name (llama3-405b rsc-1 rsc-2 bloom) or file of schema collcast/failures/1 [default: llama3-405b]
     #[arg(long, value_name = "NAME|FILE", help_heading = "Failures")]
@@ -158,6 +161,7 @@ impl Args {
         let flags = [
             ("overlap-tensor", self.overlap_tensor),
             ("overlap-experts", self.overlap_experts),
+            ("fuse-experts", self.fuse_experts),
             ("blocking-checkpoints", self.blocking_checkpoints),
         ];
         fields.extend(flags.into_iter().filter(|flag| flag.1).map(|(name, _)| (name, "on".to_owned())));
@@ -201,7 +205,7 @@ pub(super) fn answer(args: &Args, merged: Option<&Parts>) -> Result<Code, Error>
         let options = watched("simulating layouts", |watch| plan::merged(&requests, &sites, known, watch))?;
         args.page.write(|| options.report())?;
         args.output.print(&options.report(), None)?;
-        return Ok(Code::SUCCESS);
+        return Ok(if options.options.iter().any(Choice::fits) { Code::SUCCESS } else { Code::FAILURE });
     };
     if args.shard.of(merged).is_some() {
         return Err(Error::usage(
@@ -220,5 +224,5 @@ pub(super) fn answer(args: &Args, merged: Option<&Parts>) -> Result<Code, Error>
         without_empty(&mut report, &["sensitivities", "variations"]);
     }
     args.output.print(&report, None)?;
-    Ok(Code::SUCCESS)
+    Ok(if outcome.layouts.iter().any(|layout| layout.fits) { Code::SUCCESS } else { Code::FAILURE })
 }

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::values::{counts, time_or_bare};
 
 /// Their names: of flags without the dashes; files may write `_` for `-`.
-pub const NAMES: [&str; 24] = [
+pub const NAMES: [&str; 25] = [
     "model",
     "gpu",
     "profile",
@@ -26,6 +26,7 @@ pub const NAMES: [&str; 24] = [
     "framework",
     "overlap-tensor",
     "overlap-experts",
+    "fuse-experts",
     "dispatch",
     "tokens",
     "price",
@@ -63,6 +64,7 @@ pub fn set(request: &mut Request, name: &str, text: &str) -> Result<(), String> 
         "framework" => request.framework = Framework::parse(text)?,
         "overlap-tensor" => request.overlap_tensor = flag(text)?,
         "overlap-experts" => request.overlap_experts = flag(text)?,
+        "fuse-experts" => request.fuse_experts = flag(text)?,
         "dispatch" => request.dispatch = Some(named(text, &Dispatch::ALL)?),
         "tokens" => request.tokens = Some(tokens(text)?),
         "price" => request.price = Some(price(text, request.machine())?),
@@ -209,15 +211,18 @@ fn split(given: &str) -> (Option<f64>, &str) {
     (number, &given[unit..])
 }
 
-/// A count with the letters of tokens: K, M, B and T are powers of a thousand.
-fn tokens(given: &str) -> Result<f64, String> {
+/// A count, where K, M, B and T are powers of a thousand.
+pub(super) fn counted(given: &str) -> Option<f64> {
     let (number, unit) = split(given);
     let factor =
         named(&unit.to_ascii_uppercase(), &[("", 1.0), ("K", 1e3), ("M", 1e6), ("B", 1e9), ("G", 1e9), ("T", 1e12)]);
-    match (number, factor) {
-        (Some(number), Ok(factor)) if number > 0.0 && number * factor <= 1e18 => Ok(number * factor),
-        _ => Err("expected a number of tokens above 0, such as 15T or 300B".to_owned()),
-    }
+    Some(number? * factor.ok()?).filter(|count| *count <= 1e18)
+}
+
+/// A count of tokens.
+fn tokens(given: &str) -> Result<f64, String> {
+    let wrong = || "expected a number of tokens above 0, such as 15T or 300B".to_owned();
+    counted(given).filter(|count| *count > 0.0).ok_or_else(wrong)
 }
 
 /// A price, or that of a machine in a list such as `dgx-h100=2.5,dgx-b200=4`.

@@ -86,6 +86,7 @@ tables! {
         framework "framework",
         overlap_tensor "overlap-tensor",
         overlap_experts "overlap-experts",
+        fuse_experts "fuse-experts",
         dispatch "dispatch",
         tokens "tokens",
         price "price",

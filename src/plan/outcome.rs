@@ -18,9 +18,11 @@ pub struct Layout {
     pub step: Step,
     /// Tokens a second and GPU.
     pub tokens_per_s_per_gpu: f64,
-    /// FLOPs of the model (causal, head counted, nothing computed again) over the dense peak of its precision.
+    /// FLOPs of the model (causal, head counted, nothing computed again) a second and GPU, in TFLOP/s.
+    pub tflops: f64,
+    /// The same over the dense peak of its precision.
     pub mfu: f64,
-    /// The same with what is computed again, by the time of its kernels on all stages.
+    /// The same with products and attention that are computed again.
     pub hfu: f64,
     /// Memory of the fullest stage.
     pub memory: memory::Stage,
@@ -63,13 +65,15 @@ pub struct Outcome {
     /// Layouts that the model allows, those of them that fit, and those that were simulated.
     pub looked_at: (usize, usize, usize),
     /// How far to trust it, and why.
-    pub confidence: &'static str,
+    pub confidence: String,
     /// The run that the best one makes.
     pub whole: Option<Whole>,
     /// The best layout with one thing changed at a time, what matters most first; where asked for.
     pub sensitivities: Vec<Variation>,
     /// The best layout with each of the values asked for.
     pub variations: Vec<Variation>,
+    /// Values asked for that cannot be simulated, and why.
+    pub refused: Vec<String>,
     /// Files that were read.
     #[serde(skip)]
     pub inputs: Vec<Input>,

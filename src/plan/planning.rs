@@ -4,16 +4,18 @@ use std::collections::BinaryHeap;
 
 use collcast_scenarios::device;
 use collcast_scenarios::memory::{self, Fit, Framework, Software};
-use collcast_scenarios::parallel::{Module, Parallel, Recompute, Refused, Schedule, Split};
+use collcast_scenarios::parallel::{MAX_RANKS, Module, Parallel, Recompute, Refused, Schedule, Split};
 use collcast_scenarios::training::calls::{Calls, domain};
 use collcast_scenarios::training::{self, Span, Training};
-use collcast_scenarios::transformer::{self, Mask, Transformer};
-use collcast_sim::compute::{Compute, Precision};
+use collcast_scenarios::transformer::{self, Activation, Mask, Transformer, hugging_face::OTHER_SEQUENCE};
+use collcast_scenarios::work::{self, ExpertKernels};
+use collcast_sim::compute::{Compute, Constant, Precision};
 use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 
 use super::outcome::{Layout, Outcome, Whole};
 use super::request::{Request, says};
+use super::search::Place;
 use super::{run, search};
 use crate::error::Error;
 use crate::site::{Site, SiteSpec};
@@ -39,8 +41,32 @@ pub(super) struct Planning {
     /// How many times as long kernels of one GPU take.
     pub(super) slowest: f64,
     base: Parallel,
-    trust: (f64, &'static str),
+    framework: Framework,
+    trust: Trust,
     notes: Vec<String>,
+}
+
+/// How far forecasts of a kind are to be trusted.
+struct Trust {
+    /// What kernels of a step may be off by, as a part of their time.
+    off: f64,
+    /// By what published runs of the kind were off by that nothing was fitted to (`docs/accuracy/training.md`).
+    why: &'static str,
+    /// GPUs of the largest of these runs.
+    most: u64,
+}
+
+impl Trust {
+    /// How far, on so many GPUs.
+    fn confidence(&self, gpus: u64) -> String {
+        match gpus <= self.most {
+            true => self.why.to_owned(),
+            false => format!(
+                "low: forecasts of this kind were held against published runs of at most {} GPUs, and this is one of {gpus}",
+                self.most
+            ),
+        }
+    }
 }
 
 /// The machine that a request is simulated on: with all of its hosts, or as many as are simulated at most.
@@ -86,24 +112,36 @@ pub(super) fn calls(site: &Site) -> Result<Calls<'_>, Error> {
     Ok(Calls::new(site.predictor(), device, *site.settings()))
 }
 
-/// What kernels of a step may be off by, with the reason, by what published runs of the kind were off by that nothing was
-/// fitted to (`docs/accuracy/training.md`).
-fn trust(framework: Framework, model: &Transformer) -> (f64, &'static str) {
-    match framework {
+/// What published runs of a kind say of its forecasts.
+fn trust(framework: Framework, model: &Transformer) -> Trust {
+    let (off, most, why) = match framework {
         _ if model.experts.is_some() => (
             0.5,
+            if framework == Framework::HaiLlm { 2048 } else { 256 },
             "low: published runs of models with experts were forecast 20% off on average, some twice as fast as they were",
         ),
         Framework::Megatron | Framework::MegatronBridge => (
             0.15,
+            1024,
             "medium: published runs of dense models by Megatron were forecast 3 to 6% off on average, 15% at most",
         ),
-        Framework::MegatronPaper => (0.15, "medium: eight published steps were forecast 1 to 8% too fast"),
-        Framework::LlmFoundry => (0.2, "medium: published runs of this framework were forecast 6% off on average"),
-        _ => {
-            (0.3, "low: replicas alone were forecast within 9%, layers or sequences that are split up to 25% too fast")
-        }
-    }
+        Framework::MegatronPaper => (0.15, 512, "medium: eight published steps were forecast 1 to 8% too fast"),
+        Framework::LlmFoundry => (0.2, 512, "medium: published runs of this framework were forecast 6% off on average"),
+        _ => (
+            0.3,
+            512,
+            "low: replicas alone were forecast within 9%, layers or sequences that are split up to 25% too fast",
+        ),
+    };
+    Trust { off, why, most }
+}
+
+/// Sequences of a step where nobody says: replicas share them evenly, 72 GPUs those of 9 x 64.
+fn batch(request: &Request, sequence: u64) -> u64 {
+    let tokens = TOKENS[usize::from(request.batch_gpus.unwrap_or(request.gpus) >= MANY_GPUS)];
+    let gpus = request.gpus.max(1);
+    let odd = gpus >> gpus.trailing_zeros();
+    odd * (tokens / sequence).max(1).div_ceil(odd).next_power_of_two()
 }
 
 impl Planning {
@@ -133,25 +171,49 @@ impl Planning {
                 "give --precision fp8",
             ));
         }
-        let of_experts = [("--overlap-experts", request.overlap_experts), ("--dispatch", request.dispatch.is_some())];
+        let of_experts = [
+            ("--overlap-experts", request.overlap_experts),
+            ("--fuse-experts", request.fuse_experts),
+            ("--dispatch", request.dispatch.is_some()),
+        ];
         if let Some((option, _)) = of_experts.iter().find(|(_, given)| *given && model.experts.is_none()) {
             return Err(Error::usage(
                 format!("{option} is of models with experts, and `{}` has none", model.name),
                 "leave it out",
             ));
         }
-        let gpu = crate::kernels::gpu_of(&site.topology, request.gpu.as_deref())?;
+        let of_megatron =
+            matches!(request.framework, Framework::Megatron | Framework::MegatronBridge | Framework::HaiLlm);
+        if request.overlap_experts && !of_megatron {
+            return Err(Error::usage(
+                format!("--overlap-experts is Megatron's, and {} has no such passes", request.framework.name()),
+                "leave it out, or give --framework megatron",
+            ));
+        }
+        let mut gpu = crate::kernels::gpu_of(&site.topology, request.gpu.as_deref())?;
+        if let Some(own) = request.gpu.as_deref().and_then(|name| Compute::builtin(name).ok())
+            && own.capacity() != gpu.capacity()
+        {
+            let [has, of] = [gpu.capacity(), own.capacity()].map(|bytes| bytes as f64 / f64::from(1 << 30));
+            let (name, machine) = (gpu.name(), &site.topology.name);
+            notes.push(format!(
+                "kernels are those of {name}; the memory is that of {machine}, {has:.1} GiB a GPU and not {of:.1}: give --on a machine that has them, or --vary gpu.capacity=GB"
+            ));
+        }
         let sequence = request.sequence.unwrap_or(model.sequence);
+        if request.sequence.is_some() || request.layout.as_deref().is_some_and(|layout| says(layout, "seq")) {
+            notes.retain(|note| !note.ends_with(OTHER_SEQUENCE));
+        }
         if (1..sequence).contains(&model.learned_positions) {
             let positions = model.learned_positions;
             notes.push(format!("the model has learned positions for {positions} tokens, fewer than a sequence has"));
         }
-        let tokens = TOKENS[usize::from(request.batch_gpus.unwrap_or(request.gpus) >= MANY_GPUS)];
+        let given = request.layout.as_deref().is_some_and(|layout| says(layout, "gbs"));
         let batch = request.global_batch.unwrap_or_else(|| {
-            // Replicas share a batch evenly: 72 GPUs that of 9 x 64 sequences.
-            let gpus = request.gpus.max(1);
-            let odd = gpus >> gpus.trailing_zeros();
-            let sequences = odd * (tokens / sequence).max(1).div_ceil(odd).next_power_of_two();
+            let sequences = batch(request, sequence);
+            if given {
+                return sequences;
+            }
             notes.push(format!(
                 "a step has {sequences} sequences of {sequence} tokens: give --global-batch for another"
             ));
@@ -159,7 +221,24 @@ impl Planning {
         });
         let mut software = request.framework.software().with_precision(request.precision);
         software.execution.overlaps_tensor |= request.overlap_tensor;
-        software.execution.overlaps_experts |= request.overlap_experts;
+        // hai-llm has them by its schedule, DualPipe.
+        software.execution.overlaps_experts |= request.overlap_experts && request.framework != Framework::HaiLlm;
+        if request.fuse_experts {
+            // Transformer Engine, `pytorch/ops/fused/grouped_mlp.py`, `is_supported`: compute capability 10, MXFP8.
+            let is_written = software.execution.expert_kernels == ExpertKernels::Written;
+            let eight = request.precision == Precision::Fp8 && gpu.supports(Precision::Fp4);
+            if !is_written || !eight || model.activation != Activation::SwiGlu {
+                return Err(Error::usage(
+                    "--fuse-experts is a kernel of Transformer Engine for SwiGLU in FP8 on Blackwell",
+                    "leave it out, or give --framework megatron, --precision fp8 and a machine of such GPUs",
+                ));
+            }
+            software.execution.expert_kernels = ExpertKernels::Fused;
+        }
+        if software.execution.reserves > 0 {
+            let left = gpu[Constant::Sms].value - f64::from(software.execution.reserves);
+            gpu.set(Constant::Sms, left.max(1.0));
+        }
         software.execution.dispatch = request.dispatch.unwrap_or(software.execution.dispatch);
         let base = Parallel {
             global_batch: batch,
@@ -168,8 +247,13 @@ impl Planning {
             schedule: Schedule::OneForwardOneBackward,
             ..Parallel::default()
         };
-        let planning =
-            Self { trust: trust(request.framework, &model), software, model, gpu, slowest: 1.0, base, notes };
+        let peak = gpu.peak(request.precision) / 1e12;
+        notes.push(format!(
+            "MFU and HFU are parts of {peak:.0} TFLOP/s a GPU, its dense peak in {}",
+            request.precision.name()
+        ));
+        let (framework, trust) = (request.framework, trust(request.framework, &model));
+        let planning = Self { framework, trust, software, model, gpu, slowest: 1.0, base, notes };
         if let Some(recompute) = request.recompute {
             planning.check_recompute(recompute)?;
         }
@@ -217,6 +301,8 @@ impl Planning {
         };
         let best = &layouts[0];
         let (whole, assumed) = self.whole(request, site, best)?;
+        let searched = request.layout.is_none().then(|| search::left_out(&self.base));
+        let strange = self.strange(&best.layout);
         let tokens_per_step = self.tokens(&best.layout);
         Ok(Outcome {
             machine: site.topology.name.clone(),
@@ -225,10 +311,11 @@ impl Planning {
             capacity: (self.gpu.capacity(), self.usable()),
             tokens_per_step,
             looked_at,
-            confidence: self.trust.1,
+            confidence: self.trust.confidence(request.gpus),
             whole,
+            refused: Vec::new(),
             inputs: site.sources.clone(),
-            notes: self.notes.iter().cloned().chain(assumed).collect(),
+            notes: self.notes.iter().cloned().chain(searched).chain(strange).chain(assumed).collect(),
             layouts,
             model: self.model.clone(),
             sensitivities: Vec::new(),
@@ -259,6 +346,20 @@ impl Planning {
         run::whole(request, &site.topology, best, (self.tokens(&best.layout), bytes))
     }
 
+    /// What a layout has that its framework has not.
+    pub(super) fn strange(&self, layout: &Parallel) -> Option<String> {
+        let known = self.framework.schedules();
+        (layout.pipeline > 1 && !known.contains(&layout.schedule)).then(|| {
+            let names: Vec<&str> = known.iter().map(|schedule| schedule.name()).collect();
+            format!(
+                "{} has no schedule {}, which is forecast as if it had: it has {}",
+                self.framework.name(),
+                layout.schedule.name(),
+                names.join(", ")
+            )
+        })
+    }
+
     fn usable(&self) -> u64 {
         (self.gpu.capacity() as f64 * FILLED) as u64
     }
@@ -269,7 +370,7 @@ impl Planning {
 
     fn training<'a>(&'a self, parallel: &'a Parallel, calls: &'a Calls<'a>, rough: bool) -> Training<'a> {
         let Self { model, software, gpu, .. } = self;
-        Training { model, parallel, software, gpu, calls, kernels_off: self.trust.0, rough, slowest: self.slowest }
+        Training { model, parallel, software, gpu, calls, kernels_off: self.trust.off, rough, slowest: self.slowest }
     }
 
     /// The layout that a user gives.
@@ -347,12 +448,15 @@ impl Planning {
         let fit = memory.fits(self.gpu.capacity());
         let tokens = self.tokens(&parallel);
         let flops = self.model.flops(parallel.sequence(&self.model), Mask::Causal).training() * tokens;
-        let rate = parallel.ranks() as f64 * self.gpu.peak(self.software.execution.precision) * step.seconds;
+        let again = work::flops_again(&self.model, &parallel, &self.software);
+        let gpu_seconds = parallel.ranks() as f64 * step.seconds;
+        let rate = self.gpu.peak(self.software.execution.precision) * gpu_seconds;
         Ok(Layout {
             text: parallel.to_string(),
             tokens_per_s_per_gpu: tokens / step.seconds / parallel.ranks() as f64,
+            tflops: flops / gpu_seconds / 1e12,
             mfu: flops / rate,
-            hfu: flops / rate * (1.0 + step.again),
+            hfu: (flops + again) / rate,
             memory: memory.worst(),
             fits: matches!(fit, Fit::Fits { .. }),
             lacks: match fit {
@@ -367,7 +471,8 @@ impl Planning {
     /// The fastest layouts that fit: exactly those that simulating all of them would give, since a layout is left out only
     /// where its bound is no better than the last of those that are kept.
     fn search(&self, request: &Request, calls: &Calls<'_>, watch: &Watch) -> Result<Searched, Error> {
-        let all = search::layouts(&self.model, request, &self.base, calls.domain());
+        let place = Place { host: calls.host(), domain: calls.domain() };
+        let all = search::layouts((&self.model, &self.software), request, &self.base, place);
         if all.is_empty() {
             return Err(self.nothing_divides(request));
         }
@@ -378,7 +483,7 @@ impl Planning {
             })
             .collect();
         if fitting.is_empty() {
-            return Err(self.nothing_fits(&all, request, calls.domain()));
+            return Err(self.nothing_fits(&all, request, place));
         }
         let known = training::Known::default();
         let mut bounded: Vec<(f64, &Parallel)> = (fitting.par_iter())
@@ -387,11 +492,11 @@ impl Planning {
             .map_err(failed)?;
         bounded.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.to_string().cmp(&b.1.to_string())));
         let parts = watch.parts(bounded.len());
+        let most = request.most.saturating_add(SPARE);
         let mut kept: BinaryHeap<Ranked> = BinaryHeap::new();
         let mut simulated = 0;
         for part in bounded.chunks(AT_ONCE) {
-            let last =
-                if kept.len() >= request.most { kept.peek().map_or(f64::INFINITY, |r| r.0) } else { f64::INFINITY };
+            let last = if kept.len() >= most { kept.peek().map_or(f64::INFINITY, |r| r.0) } else { f64::INFINITY };
             if part[0].0 > last {
                 break;
             }
@@ -409,17 +514,23 @@ impl Planning {
                 let Some(ranked) = ranked? else { continue };
                 simulated += 1;
                 kept.push(ranked);
-                if kept.len() > request.most {
+                if kept.len() > most {
                     kept.pop();
                 }
             }
         }
         let mut layouts: Vec<Layout> = kept.into_iter().map(|r| self.timed(r.2, calls)).collect::<Result<_, _>>()?;
         layouts.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds).then_with(|| a.text.cmp(&b.text)));
+        layouts.truncate(request.most);
         Ok((layouts, (all.len(), fitting.len(), simulated)))
     }
 
     fn nothing_divides(&self, request: &Request) -> Error {
+        if request.overlap_experts {
+            let message =
+                format!("no layout of `{}` on {} GPUs has passes beside each other", self.model.name, request.gpus);
+            return Error::usage(message, "leave --overlap-experts out; a --layout says which of its rules it breaks");
+        }
         Error::usage(
             format!(
                 "no layout of `{}` divides {} GPUs with {} sequences a step",
@@ -429,24 +540,37 @@ impl Planning {
         )
     }
 
-    /// By how much the smallest layout is too large, and on how few GPUs the model would fit.
-    fn nothing_fits(&self, all: &[Parallel], request: &Request, here: u64) -> Error {
+    /// By how much the smallest layout is too large, whether it would fit if replicas shared parameters, and on how few GPUs.
+    fn nothing_fits(&self, all: &[Parallel], request: &Request, place: Place) -> Error {
         let total = |p: &Parallel| memory::plan(&self.model, p, &self.software).map_or(u64::MAX, |m| m.worst().total());
         let best = all.iter().min_by_key(|p| total(p));
         let (needs, text) = best.map_or((0, String::new()), |p| (total(p), p.to_string()));
         // More GPUs may be more of a rack.
         let most = SiteSpec { nodes: Some(MOST_HOSTS), ..request.site.clone() }.topology();
-        let domain = most.map_or(here, |topology| domain(&topology));
-        let fewest = (1..=10).map(|log| request.gpus << log).find(|&gpus| {
+        let place = Place { domain: most.map_or(place.domain, |topology| domain(&topology)), ..place };
+        let fits = |gpus: u64, zero: u8| {
             let request = Request { gpus, ..request.clone() };
-            let more = search::layouts(&self.model, &request, &self.base, domain);
-            more.iter().any(|p| total(p) <= self.usable())
-        });
+            let global_batch = request.global_batch.unwrap_or_else(|| batch(&request, self.base.sequence(&self.model)));
+            let base = Parallel { global_batch, zero, ..self.base };
+            let more = search::layouts((&self.model, &self.software), &request, &base, place);
+            more.par_iter().any(|p| total(p) <= self.usable())
+        };
+        let shared = (self.base.zero < 3 && fits(request.gpus, 3))
+            .then(|| format!("--zero 3, with which it fits on {} GPUs", request.gpus));
+        // Each parameter is there once at least.
+        let bytes = self.model.parameters().held() as f64 * self.software.states.held(0, 1);
+        let least = (bytes / self.usable() as f64) as u64;
+        let fewest = counts_above(request.gpus.max(least), place.host)
+            .filter(|&gpus| gpus > request.gpus)
+            .find(|&gpus| fits(gpus, self.base.zero))
+            .map(|gpus| format!("it fits on {gpus} GPUs of this kind"));
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-        let way = fewest.map_or_else(
-            || "take a smaller model, shorter sequences or GPUs with more memory".to_owned(),
-            |gpus| format!("it fits on {gpus} GPUs of this kind"),
-        );
+        let way = match (shared, fewest) {
+            (Some(shared), Some(fewest)) => format!("{fewest}; or give {shared}"),
+            (Some(shared), None) => format!("give {shared}"),
+            (None, Some(fewest)) => fewest,
+            (None, None) => "take a smaller model, shorter sequences or GPUs with more memory".to_owned(),
+        };
         Error::usage(
             format!(
                 "`{}` does not fit on {} GPUs: the smallest layout ({text}) needs {:.1} GiB a GPU, of {:.1} that may be filled",
@@ -459,6 +583,24 @@ impl Planning {
         )
     }
 }
+
+/// Counts of GPUs from one on, in whole hosts: those that layouts divide well, which have no prime above 7, then powers of two.
+fn counts_above(gpus: u64, host: u64) -> impl Iterator<Item = u64> {
+    let from = gpus.div_ceil(host).max(1);
+    let left = |count: u64, prime: u64| {
+        std::iter::successors(Some(count), |n| n.is_multiple_of(prime).then(|| n / prime)).last()
+    };
+    let divides = move |count: &u64| [2, 3, 5, 7].into_iter().try_fold(*count, left) == Some(1);
+    let near = (from..=from.saturating_mul(2)).filter(divides).take(NEAR_COUNTS);
+    let far = (1..=10).map(move |log| from.next_power_of_two() << log);
+    near.chain(far).map(move |hosts| hosts.saturating_mul(host)).take_while(|&gpus| gpus <= MAX_RANKS)
+}
+
+/// Counts of GPUs near one that are tried, before its multiples are.
+const NEAR_COUNTS: usize = 16;
+
+/// Layouts that are compared in detail beside those that are shown: what is nearly as fast may change places with the last.
+const SPARE: usize = 5;
 
 /// Layouts that are simulated at once, before those that are left are held against the best.
 const AT_ONCE: usize = 32;

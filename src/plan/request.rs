@@ -78,6 +78,8 @@ pub struct Request {
     pub overlap_tensor: bool,
     /// Whether exchanges of experts' tokens run beside other kernels (`overlap_moe_expert_parallel_comm`).
     pub overlap_experts: bool,
+    /// Whether SwiGLU of experts and its casts are within their products (`use_transformer_engine_op_fuser`).
+    pub fuse_experts: bool,
     /// How experts' tokens are exchanged; as the framework does where none is given.
     pub dispatch: Option<Dispatch>,
     /// Tokens of the whole run.
@@ -114,6 +116,7 @@ impl Request {
             framework: Framework::Megatron,
             overlap_tensor: false,
             overlap_experts: false,
+            fuse_experts: false,
             dispatch: None,
             tokens: None,
             price: None,

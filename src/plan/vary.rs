@@ -61,7 +61,7 @@ const KEYS: [(&str, Key); 5] = [
 const LAYOUT: [&str; 10] = ["tp", "pp", "vpp", "cp", "ep", "etp", "sp", "hsdp", "schedule", "offload"];
 
 /// Fields that a layout is simulated again with; others are of the search, or of several options.
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 17] = [
     "gpu",
     "profile",
     "micro-batch",
@@ -73,6 +73,7 @@ const FIELDS: [&str; 16] = [
     "framework",
     "overlap-tensor",
     "overlap-experts",
+    "fuse-experts",
     "dispatch",
     "failures",
     "restart",
@@ -251,7 +252,7 @@ fn simulated(
     (site, known): (&Site, &Calls<'_>),
     outcome: &Outcome,
     change: &Change<Key>,
-) -> Result<Variation, Error> {
+) -> Result<(Variation, Option<String>), Error> {
     let refused = |why: String| Error::usage(why, "vary something else");
     let best = &outcome.layouts[0];
     let mut varied = Varied {
@@ -294,7 +295,11 @@ fn simulated(
                 return Err(refused("ZeRO-3 has no buckets: it sums gradients layer by layer".to_owned()));
             }
             _ => {
-                let bucket = to.of(planning.software.execution.bucket).map_err(refused)?;
+                let bucket = match to {
+                    To::Set(text) => fields::counted(text)
+                        .ok_or_else(|| refused(format!("`{text}` is no number of parameters, such as 40M")))?,
+                    to => to.of(planning.software.execution.bucket).map_err(refused)?,
+                };
                 if bucket < 1.0 {
                     return Err(refused("a bucket has a parameter at least".to_owned()));
                 }
@@ -316,7 +321,8 @@ fn simulated(
         (Some(now), Some(before)) => now / before,
         _ => layout.step.seconds / best.step.seconds,
     } - 1.0;
-    Ok(Variation { change: change.name.clone(), layout, whole, effect })
+    let strange = planning.strange(&layout.layout);
+    Ok((Variation { change: change.name.clone(), layout, whole, effect }, strange))
 }
 
 /// The outcome with all that was asked to be changed of its best layout.
@@ -329,7 +335,7 @@ pub(super) fn varied(
     mut outcome: Outcome,
     changes: &Changes,
 ) -> Result<Outcome, Error> {
-    let all = |changes: &[Change<Key>]| -> Vec<Result<Variation, Error>> {
+    let all = |changes: &[Change<Key>]| -> Vec<Result<(Variation, Option<String>), Error>> {
         changes.par_iter().map(|change| simulated(request, place, &outcome, change)).collect()
     };
     let (sensitivities, variations) = (all(&changes.sensitivities), all(&changes.variations));
@@ -338,14 +344,19 @@ pub(super) fn varied(
         let mut refused = None;
         for (change, result) in changes.iter().zip(results) {
             match result {
-                Ok(variation) if wanted => outcome.variations.push(variation),
-                Ok(variation) => outcome.sensitivities.push(variation),
+                Ok((variation, strange)) if wanted => {
+                    outcome.variations.push(variation);
+                    let known = |note: &String| !outcome.notes.contains(note);
+                    outcome.notes.extend(strange.filter(known));
+                }
+                Ok((variation, _)) => outcome.sensitivities.push(variation),
                 // Our own faults, and whoever stops us, are no answer.
                 Err(error) if error.code() != 2 => return Err(error),
                 Err(error) => {
                     let hint = if let Error::Usage { hint, .. } = &error { hint.clone() } else { None };
                     let message = format!("{}: {error}", change.name);
                     outcome.notes.push(format!("not varied: {message}"));
+                    outcome.refused.extend(wanted.then(|| message.clone()));
                     refused.get_or_insert(Error::Usage { message, hint });
                 }
             }

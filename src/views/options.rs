@@ -39,6 +39,7 @@ impl Options {
             Column::number("step_s", "step s"),
             Column::number("tokens_per_step", "tokens/step"),
             Column::number("tokens_per_s_per_gpu", "tokens/s/GPU"),
+            Column::number("tflops_per_gpu", "TFLOP/s/GPU"),
             Column::number("mfu_percent", "MFU %"),
             Column::number("efficiency_percent", "efficiency %"),
         ];
@@ -72,6 +73,7 @@ impl Options {
                         Cell::float(best.step.seconds, 3),
                         Cell::float(plan.tokens_per_step, 0),
                         Cell::float(best.tokens_per_s_per_gpu, 0),
+                        Cell::float(best.tflops, 0),
                         Cell::float(100.0 * best.mfu, 1),
                         Cell::float(100.0 * option.efficiency.unwrap_or(1.0), 1),
                     ]);
@@ -130,11 +132,11 @@ impl Options {
         if without > 0 {
             parts.push(format!("{without} of {} options have no plan", self.options.len()));
         }
-        let confidence = best.plan.as_ref().map_or("", |plan| plan.confidence);
+        let confidence = best.plan.as_ref().map_or_else(|_| String::new(), |plan| plan.confidence.clone());
         Verdict {
-            status: if best.fits() { Status::Ok } else { Status::Warning },
+            status: if best.fits() { Status::Ok } else { Status::Failed },
             sentence: parts.join("; "),
-            confidence: confidence.to_owned(),
+            confidence,
             basis: "each option searched by itself; two cannot be told apart where their intervals overlap, of one kind of GPU by calls alone"
                 .to_owned(),
             next: None,

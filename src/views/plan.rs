@@ -43,7 +43,9 @@ fn ranking(outcome: &Outcome) -> Table {
         Column::number("low_s", "from"),
         Column::number("high_s", "to"),
         Column::number("tokens_per_s_per_gpu", "tokens/s/GPU"),
+        Column::number("tflops_per_gpu", "TFLOP/s/GPU"),
         Column::number("mfu_percent", "MFU %"),
+        Column::number("hfu_percent", "HFU %"),
         Column::number("exposed_percent", "exposed %"),
         Column::number("bubble_percent", "bubble %"),
         Column::number("memory_gib", "GiB a GPU"),
@@ -60,7 +62,9 @@ fn ranking(outcome: &Outcome) -> Table {
             Cell::float(step.interval.0, 3),
             Cell::float(step.interval.1, 3),
             Cell::float(layout.tokens_per_s_per_gpu, 0),
+            Cell::float(layout.tflops, 0),
             Cell::float(100.0 * layout.mfu, 1),
+            Cell::float(100.0 * layout.hfu, 1),
             of_step(step.exposed.iter().map(|e| e.1).sum()),
             of_step(step.bubble),
             Cell::float(layout.memory.total() as f64 / GIB, 1),
@@ -127,24 +131,34 @@ fn run(whole: &Whole) -> Table {
     let mut table = Table::new("run", "the whole run", [Column::text("what", "what"), Column::text("value", "value")]);
     let mut row = |what: &str, value: String| table.push([what.into(), value.into()]);
     let failures = &whole.failures;
-    row("tokens, steps", format!("{}, {:.0}", counted(whole.tokens), whole.steps));
+    row("tokens", counted(whole.tokens));
+    row("steps", format!("{:.0}", whole.steps));
     row("days without failures, by the forecast of the step", format!("{:.1}", whole.days));
     let [early, middle, late] = whole.finish_days;
-    let mean = whole.mean_days();
-    row(
-        "days with failures, and the step's interval: low, median, high; mean",
-        format!("{early:.1}, {middle:.1}, {late:.1}; {mean:.1}"),
-    );
-    row("goodput", format!("{:.1}%", 100.0 * failures.goodput));
-    row("hours between failures; failures", format!("{:.1}; {:.0}", failures.mtbf_s / 3600.0, failures.failures));
-    let shares = [failures.lost, failures.saving, failures.down, failures.waiting];
-    let shares = shares.map(|share| format!("{:.1}", 100.0 * share));
-    row("% of time: lost work, saves, restarts, waits for repair", shares.join(", "));
+    for (of, days) in [
+        ("low, by the short end of the step's interval", early),
+        ("median", middle),
+        ("high, by the long end of it", late),
+        ("mean", whole.mean_days()),
+    ] {
+        row(&format!("days with failures: {of}"), format!("{days:.1}"));
+    }
+    row("failures", format!("{:.0}", failures.failures));
+    row("hours between failures", format!("{:.1}", failures.mtbf_s / 3600.0));
+    for (of, share) in [
+        ("goodput", failures.goodput),
+        ("lost work", failures.lost),
+        ("saves of checkpoints", failures.saving),
+        ("restarts", failures.down),
+        ("waits for repair", failures.waiting),
+    ] {
+        row(&format!("% of the time: {of}"), format!("{:.1}", 100.0 * share));
+    }
     if let Some(enough) = failures.spares_enough {
         row("spare hosts that are enough 99% of the time", enough.to_string());
     }
-    let (gib, interval) = (failures.checkpoint_bytes / GIB, failures.interval_s / 60.0);
-    row("checkpoint, and minutes between two", format!("{gib:.0} GiB, {interval:.1}"));
+    row("GiB of a checkpoint", format!("{:.0}", failures.checkpoint_bytes / GIB));
+    row("minutes between two checkpoints", format!("{:.1}", failures.interval_s / 60.0));
     row("GPU hours", format!("{:.0}", whole.gpu_hours));
     if let Some(cost) = whole.cost {
         row("cost", format!("{cost:.0}"));
@@ -209,6 +223,7 @@ pub(super) fn extra(outcome: &Outcome) -> Map<String, Value> {
             "low_s": layout.step.interval.0,
             "high_s": layout.step.interval.1,
             "tokens_per_s_per_gpu": layout.tokens_per_s_per_gpu,
+            "tflops_per_gpu": layout.tflops,
             "mfu": layout.mfu,
             "hfu": layout.hfu,
             "memory_bytes": layout.memory.total(),
@@ -275,10 +290,19 @@ fn verdict(outcome: &Outcome, best: &Layout) -> Verdict {
     } else {
         String::new()
     };
+    let refused = match outcome.refused.as_slice() {
+        [] => String::new(),
+        refused => format!("; not varied: {}", refused.join("; ")),
+    };
+    let status = match (best.fits, refused.is_empty()) {
+        (false, _) => Status::Failed,
+        (true, false) => Status::Warning,
+        (true, true) => Status::Ok,
+    };
     Verdict {
-        status: if best.fits { Status::Ok } else { Status::Warning },
+        status,
         sentence: format!(
-            "{}{searched}: a step takes {:.2} s ({:.2} to {:.2}), {:.0} tokens/s a GPU, MFU {:.1}%{fits}{done}",
+            "{}{searched}: a step takes {:.2} s ({:.2} to {:.2}), {:.0} tokens/s a GPU, MFU {:.1}%{fits}{done}{refused}",
             best.text,
             step.seconds,
             step.interval.0,
@@ -286,7 +310,7 @@ fn verdict(outcome: &Outcome, best: &Layout) -> Verdict {
             best.tokens_per_s_per_gpu,
             100.0 * best.mfu
         ),
-        confidence: outcome.confidence.to_owned(),
+        confidence: outcome.confidence.clone(),
         basis: "kernels by measured shapes of this kind of GPU; calls simulated with the network's profile".to_owned(),
         next: None,
     }

@@ -166,7 +166,7 @@ impl Memory {
 /// # Errors
 /// A layout that the model does not allow.
 pub fn plan(model: &Transformer, parallel: &Parallel, software: &Software) -> Result<Memory, Refused> {
-    parallel.check(model)?;
+    parallel.check_paired(model, software.execution.overlaps_experts)?;
     let mut first = 0;
     let stages = parallel.chunk_layers(model).into_iter().enumerate().map(|(stage, chunks)| {
         let layers = chunks.iter().sum::<u64>();
@@ -256,7 +256,7 @@ impl Planner<'_> {
     }
 
     fn in_flight(&self) -> f64 {
-        in_flight(self.parallel, self.stage, &self.chunks)
+        in_flight(self.parallel, self.stage, &self.chunks, self.software.execution.pairs(self.parallel))
     }
 
     /// The most that layers keep at once, with the mask of the embedding's dropout on the first stage.

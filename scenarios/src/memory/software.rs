@@ -4,9 +4,9 @@ use collcast_sim::collective::nearest;
 use collcast_sim::compute::{Backend, Precision};
 use serde::Serialize;
 
-use crate::parallel::{Module, Modules};
+use crate::parallel::{Module, Modules, Schedule};
 use crate::transformer::{Attention, Transformer};
-use crate::work::{Dispatch, Elements, Execution, Scaling, Units};
+use crate::work::{Dispatch, Elements, Execution, Scaling, TOKEN_BLOCKS, Units};
 
 /// Bytes of one parameter's states.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -263,6 +263,23 @@ impl Framework {
         self.software().keeps_root || self == Self::LlmFoundry
     }
 
+    /// Orders of micro-batches that its pipelines have. Source: Megatron-LM, `core/pipeline_parallel/schedules.py`; PyTorch,
+    /// `torch/distributed/pipelining/schedules.py`; the DeepSeek-V3 report, 3.2.1, which names what DualPipe was chosen from.
+    pub fn schedules(self) -> &'static [Schedule] {
+        use Schedule::{DualPipe, Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
+        match self {
+            Self::Megatron | Self::MegatronBridge | Self::MegatronPaper => &[OneForwardOneBackward, Interleaved],
+            Self::HaiLlm => &[OneForwardOneBackward, Interleaved, ZeroBubble, DualPipe],
+            Self::LlmFoundry => &[OneForwardOneBackward],
+            Self::Eager
+            | Self::Compiled
+            | Self::Torchtitan
+            | Self::TorchtitanCompiled
+            | Self::Torchtitan2024
+            | Self::TorchtitanCompiled2024 => &[Gpipe, OneForwardOneBackward, Interleaved, ZeroBubble],
+        }
+    }
+
     /// By name.
     ///
     /// # Errors
@@ -356,7 +373,8 @@ impl Framework {
                 ..torchtitan
             },
             // DeepSeek-V3 report (arXiv 2412.19437), 3.2.2, 3.2.3 and 3.3: what is recomputed, 8-bit caches of inputs of products
-            // and of SwiGLU, 12 bits of attention's output, scales for blocks, tokens sent beside passes and once to each host.
+            // and of SwiGLU, 12 bits of attention's output, scales for blocks, tokens sent beside passes and once to each host, by 20 of 132
+            // multiprocessors, which are those that computation does not have.
             Self::HaiLlm => Software {
                 states: States::DEEPSEEK_V3,
                 inner: 1.0,
@@ -365,7 +383,7 @@ impl Framework {
                 execution: Execution {
                     scaling: Scaling::Blocks,
                     dispatch: Dispatch::Deepep,
-                    overlaps_experts: true,
+                    reserves: TOKEN_BLOCKS,
                     ..Execution::MEGATRON
                 },
                 ..megatron

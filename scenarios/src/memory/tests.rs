@@ -291,7 +291,7 @@ fn schedules_hold_what_their_authors_say() {
             schedule,
             ..Parallel::default()
         };
-        in_flight(&parallel, stage, &vec![8 / u64::from(chunks); chunks as usize])
+        in_flight(&parallel, stage, &vec![8 / u64::from(chunks); chunks as usize], false)
     };
     assert_eq!([0, 3].map(|stage| of(Schedule::Gpipe, 1, 16, stage)), [16.0, 16.0]);
     assert_eq!([0, 3].map(|stage| of(Schedule::OneForwardOneBackward, 1, 16, stage)), [4.0, 1.0]);
@@ -306,7 +306,16 @@ fn schedules_hold_what_their_authors_say() {
     let parallel = Parallel { split: Split::Spread, ..parallel };
     let chunks = parallel.chunk_layers(&load("llama3-405b").unwrap().0);
     assert_eq!((&chunks[0], &chunks[1], &chunks[15]), (&vec![1, 2, 2, 2], &vec![2; 4], &vec![2, 2, 2, 1]));
-    assert_eq!(in_flight(&parallel, 0, &chunks[0]), (31.0 + 3.0 * 32.0) / 7.0);
+    assert_eq!(in_flight(&parallel, 0, &chunks[0], false), (31.0 + 3.0 * 32.0) / 7.0);
+    // Where passes are paired a layer more is held, if there are enough micro-batches for a pair.
+    let paired = |layout: &str, stage, chunks: &[u64]| {
+        let parallel = Parallel::parse(layout).unwrap();
+        [false, true].map(|paired| in_flight(&parallel, stage, chunks, paired))
+    };
+    assert_eq!(paired("gbs=1", 0, &[48]), [1.0, 1.0]);
+    assert_eq!(paired("gbs=2", 0, &[48]), [1.0, 1.0 + 1.0 / 48.0]);
+    let [plain, with] = paired("pp=4,vpp=4,gbs=32", 0, &[4, 4, 4, 4]);
+    assert_eq!((plain, with), (19.0 / 4.0, 19.0 / 4.0 + 1.0 / 16.0));
 }
 
 proptest::proptest! {

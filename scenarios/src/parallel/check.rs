@@ -32,11 +32,20 @@ impl Parallel {
     /// # Errors
     /// Every rule that is broken, with its numbers, and the nearest layouts that work.
     pub fn check(&self, model: &Transformer) -> Result<(), Refused> {
-        let violations = self.violations(model);
+        self.check_paired(model, false)
+    }
+
+    /// The same; `paired` where forward passes run beside backward passes of other micro-batches (Megatron-LM's
+    /// `overlap_moe_expert_parallel_comm`), which has rules of its own.
+    ///
+    /// # Errors
+    /// As of [`Self::check`].
+    pub fn check_paired(&self, model: &Transformer, paired: bool) -> Result<(), Refused> {
+        let violations = self.violations(model, paired);
         if violations.is_empty() {
             return Ok(());
         }
-        let nearest = layouts(self, model, &violations);
+        let nearest = layouts(self, (model, paired), &violations);
         Err(Refused { violations, nearest })
     }
 }

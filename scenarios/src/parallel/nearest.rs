@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{Parallel, Recompute, Split, Violation};
+use super::{Parallel, Recompute, Schedule, Split, Violation};
 use crate::transformer::Transformer;
+
+/// A model, and whether passes are [paired](Parallel::check_paired).
+type Rules<'m> = (&'m Transformer, bool);
 
 /// Layouts that are named.
 const NAMED: usize = 3;
@@ -14,7 +17,7 @@ const TRIED: [usize; CHANGES] = [64, 16, 8];
 
 /// Layouts without a violation, nearest first; none where no change of a few keys helps, or of the batch with them.
 /// Replicas take what the others leave of the ranks.
-pub(super) fn layouts(from: &Parallel, model: &Transformer, violations: &[Violation]) -> Vec<Parallel> {
+pub(super) fn layouts(from: &Parallel, model: Rules<'_>, violations: &[Violation]) -> Vec<Parallel> {
     if violations.iter().any(|violation| violation.keys.iter().all(|key| get(from, key).is_none())) {
         return Vec::new();
     }
@@ -25,7 +28,7 @@ pub(super) fn layouts(from: &Parallel, model: &Transformer, violations: &[Violat
 }
 
 /// Those that change some of the keys.
-fn with_keys<'k>(from: &Parallel, model: &Transformer, keys: impl Iterator<Item = &'k str>) -> Vec<Parallel> {
+fn with_keys<'k>(from: &Parallel, model: Rules<'_>, keys: impl Iterator<Item = &'k str>) -> Vec<Parallel> {
     let keys: BTreeSet<&str> = keys.filter(|key| get(from, key).is_some()).collect();
     let keys: Vec<&str> = keys.into_iter().collect();
     for changes in 1..=CHANGES.min(keys.len()) {
@@ -62,7 +65,7 @@ fn choices<'a>(keys: &[&'a str], count: usize) -> Vec<Vec<&'a str>> {
 fn change(
     mut layout: Parallel,
     keys: &[&str],
-    (model, ranks): (&Transformer, u64),
+    (model, ranks): (Rules<'_>, u64),
     tried: usize,
     found: &mut Vec<Parallel>,
 ) {
@@ -70,14 +73,14 @@ fn change(
         let others = Parallel { data: 1, ..layout }.ranks();
         layout.data = u32::try_from(ranks / others.max(1)).unwrap_or(u32::MAX);
         if !matches!(layout.split, Split::Ends { .. }) {
-            layout.split = Split::of(model, &layout);
+            layout.split = Split::of(model.0, &layout);
         }
-        if layout.ranks() == ranks && layout.violations(model).is_empty() {
+        if layout.ranks() == ranks && layout.is_allowed(model.0, model.1) {
             found.push(layout);
         }
         return;
     };
-    for value in values(get(&layout, key).unwrap_or(1), model, tried) {
+    for value in values(get(&layout, key).unwrap_or(1), model.0, tried) {
         let mut changed = layout;
         if set(&mut changed, key, value) {
             change(changed, rest, (model, ranks), tried, found);
@@ -133,7 +136,15 @@ fn set(layout: &mut Parallel, key: &str, value: u64) -> bool {
     match key {
         "tp" => layout.tensor = size,
         "pp" => layout.pipeline = size,
-        "vpp" => layout.virtual_stages = size,
+        "vpp" => {
+            // What has several chunks is interleaved, and what has one is not.
+            layout.schedule = match layout.schedule {
+                Schedule::Interleaved if size == 1 => Schedule::OneForwardOneBackward,
+                Schedule::OneForwardOneBackward if layout.virtual_stages == 1 => Schedule::Interleaved,
+                schedule => schedule,
+            };
+            layout.virtual_stages = size;
+        }
         "dp" => layout.data = size,
         "cp" => layout.context = size,
         "ep" => layout.expert = size,

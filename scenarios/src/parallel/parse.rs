@@ -61,22 +61,26 @@ const KEYS: [&str; 16] = [
     "schedule",
 ];
 
-/// Values of `schedule`.
-const SCHEDULES: [(&str, Schedule); 5] = [
+/// Values of `schedule`, and other names of them.
+const SCHEDULES: [(&str, Schedule); 7] = [
     ("gpipe", Schedule::Gpipe),
     ("1f1b", Schedule::OneForwardOneBackward),
     ("interleaved", Schedule::Interleaved),
     ("zb", Schedule::ZeroBubble),
     ("dualpipe", Schedule::DualPipe),
+    ("zb-h1", Schedule::ZeroBubble),
+    ("zbh1", Schedule::ZeroBubble),
 ];
-
-/// Name of a value.
-fn name<T: Copy + PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
-    names.iter().find(|known| known.1 == value).map_or("", |known| known.0)
-}
 
 fn named<T: Copy>(names: &[(&'static str, T)], value: &str) -> Option<T> {
     names.iter().find(|known| known.0 == value).map(|known| known.1)
+}
+
+impl Schedule {
+    /// Its name in a layout.
+    pub fn name(self) -> &'static str {
+        SCHEDULES.iter().find(|known| known.1 == self).map_or("", |known| known.0)
+    }
 }
 
 const COUNT: &str = "a whole number from 1";
@@ -185,7 +189,7 @@ impl fmt::Display for Parallel {
         parts.extend((self.offload > 0).then(|| format!("offload={}", self.offload)));
         let default = if self.virtual_stages > 1 { Schedule::Interleaved } else { Schedule::OneForwardOneBackward };
         if self.schedule != default {
-            parts.push(format!("schedule={}", name(&SCHEDULES, self.schedule)));
+            parts.push(format!("schedule={}", self.schedule.name()));
         }
         f.write_str(&parts.join(","))
     }

@@ -16,12 +16,12 @@ pub struct Violation {
     pub message: String,
 }
 impl Parallel {
-    /// Whether it breaks no rule.
-    pub fn is_allowed(&self, model: &Transformer) -> bool {
-        self.violations(model).is_empty()
+    /// Whether it breaks no rule; `paired` as in [`Parallel::check_paired`].
+    pub fn is_allowed(&self, model: &Transformer, paired: bool) -> bool {
+        self.violations(model, paired).is_empty()
     }
 
-    pub(super) fn violations(&self, model: &Transformer) -> Vec<Violation> {
+    pub(super) fn violations(&self, model: &Transformer, paired: bool) -> Vec<Violation> {
         let mut broken = Broken(Vec::new());
         self.sizes(&mut broken);
         if broken.0.is_empty() {
@@ -32,6 +32,9 @@ impl Parallel {
             self.sharing_rules(model, &mut broken);
             self.recompute_rules(model, &mut broken);
             self.offload_rules(model, &mut broken);
+            if paired {
+                self.pair_rules(&mut broken);
+            }
         }
         broken.0
     }
@@ -175,6 +178,26 @@ impl Parallel {
         });
         broken.unless(offload == 0 || self.recompute == Recompute::None, &["offload", "recompute"], || {
             format!("offload is {offload}, which goes with recompute=none only")
+        });
+    }
+
+    /// Exchanges of experts' tokens beside passes of other micro-batches. Source: Megatron-LM, `transformer_config.py`,
+    /// `overlap_moe_expert_parallel_comm`.
+    fn pair_rules(&self, broken: &mut Broken) {
+        let (p, v) = (self.pipeline, self.virtual_stages);
+        broken.unless(p == 1 || v > 1, &["vpp", "pp"], || {
+            format!("exchanges of experts beside other passes need vpp above 1 where pp is {p}; vpp is {v}")
+        });
+        broken.unless(self.expert > 1, &["ep"], || {
+            "exchanges of experts beside other passes need ep above 1; ep is 1".to_owned()
+        });
+        let again = match self.recompute {
+            Recompute::Full => true,
+            Recompute::Modules(modules) => modules.has(Module::Moe),
+            Recompute::None | Recompute::Selective => false,
+        };
+        broken.unless(!again, &["recompute"], || {
+            format!("exchanges of experts beside other passes do not go with recompute={}", self.recompute)
         });
     }
 

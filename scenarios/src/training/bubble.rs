@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::timeline::{Doing, Record, Span};
-use crate::pipeline::{Pass, Schedule, Turn, dual_pipe, passes};
+use crate::pipeline::{Pass, Schedule, Turn, dual_pipe, pairs, passes};
 
 /// What the passes of one stage take, in seconds, by chunk.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -14,7 +14,8 @@ pub(crate) struct StageTimes {
     pub(crate) backward: Vec<f64>,
     /// Gradients of weights that no other stage waits for; 0 where they are part of the backward pass.
     pub(crate) weights: Vec<f64>,
-    /// With [`Order::DualPipe`], by chunk: its forward pass beside the whole backward pass of the other chunk.
+    /// By chunk, and within it by chunk: the forward pass of the former beside the whole backward pass of the latter, where an
+    /// order has such.
     pub(crate) both: Vec<f64>,
 }
 
@@ -23,6 +24,8 @@ pub(crate) struct StageTimes {
 pub(crate) enum Order {
     /// Micro-batches go one way; gradients of weights fill what is idle.
     By(Schedule),
+    /// The same with forward passes beside backward ones, see [`pairs`].
+    Pairs(Schedule),
     /// See [`dual_pipe`].
     DualPipe,
 }
@@ -33,6 +36,7 @@ impl Order {
             Self::By(schedule) => {
                 passes(schedule, stage, stages, micro_batches, chunks).into_iter().map(Turn::One).collect()
             }
+            Self::Pairs(schedule) => pairs(schedule, stage, stages, micro_batches, chunks),
             Self::DualPipe => dual_pipe(stage, stages, micro_batches),
         }
     }
@@ -40,7 +44,7 @@ impl Order {
     /// Which part of the model the chunk of a stage is, of all parts in order; those of the second way after the first.
     fn part(self, stage: usize, chunk: usize, stages: usize) -> usize {
         match self {
-            Self::By(_) => chunk * stages + stage,
+            Self::By(_) | Self::Pairs(_) => chunk * stages + stage,
             Self::DualPipe if (stage < stages / 2) == (chunk == 0) => stage,
             Self::DualPipe => 2 * stages - 1 - stage,
         }
@@ -79,6 +83,8 @@ pub(crate) struct Pipeline {
     pub(crate) stages: Vec<StageTimes>,
     /// Seconds of a message between two stages.
     pub(crate) message: f64,
+    /// Seconds in which a stage puts a message together that its tensor ranks have received in parts.
+    pub(crate) joins: f64,
     /// Whether a stage waits until its message has left, before its next pass.
     pub(crate) waits: bool,
 }
@@ -92,9 +98,9 @@ pub(crate) struct PipelineTimes {
     pub(crate) last_begins: Vec<Vec<f64>>,
     /// Time in passes, by stage.
     pub(crate) busy: Vec<f64>,
-    /// Time in which a stage waits for messages to leave.
+    /// Time in which a stage waits for messages to leave, and puts together what came in parts.
     pub(crate) sending: Vec<f64>,
-    /// Forward passes that ran beside a backward pass, by stage and chunk.
+    /// Forward passes that ran beside a backward pass, by stage and by both their chunks as in [`StageTimes::both`].
     pub(crate) beside: Vec<Vec<u32>>,
 }
 
@@ -120,7 +126,7 @@ impl Pipeline {
                 last_begins: vec![vec![0.0; chunks]; stages],
                 busy: vec![0.0; stages],
                 sending: vec![0.0; stages],
-                beside: vec![vec![0; chunks]; stages],
+                beside: vec![vec![0; chunks * chunks]; stages],
             },
         };
         for part in (0..stages * chunks).filter(|&part| self.order.beside(part, false, (stages, chunks)).is_none()) {
@@ -145,7 +151,9 @@ impl Pipeline {
                         if pass.forward {
                             run.make_room(stage, record);
                         }
-                        let start = run.free[stage].max(input);
+                        let joins = if run.receives(stage, pass) { self.joins } else { 0.0 };
+                        run.times.sending[stage] += joins;
+                        let start = run.free[stage].max(input) + joins;
                         let chunk = pass.chunk as usize;
                         let weights = if pass.forward { 0.0 } else { of.weights[chunk] };
                         // All gradients of weights are put off, or those that the order says.
@@ -174,9 +182,10 @@ impl Pipeline {
                             break;
                         }
                         let start = run.free[stage].max(run.input(stage, forward)).max(run.input(stage, backward));
-                        let end = start + of.both[forward.chunk as usize];
+                        let both = forward.chunk as usize * chunks + backward.chunk as usize;
+                        let end = start + of.both[both];
                         run.times.busy[stage] += end - start;
-                        run.times.beside[stage][forward.chunk as usize] += 1;
+                        run.times.beside[stage][both] += 1;
                         // They run beside each other; drawn one after the other.
                         let other = seconds(backward) + of.weights[backward.chunk as usize];
                         let between = start + (end - start) * seconds(forward) / (seconds(forward) + other).max(1e-12);
@@ -227,6 +236,13 @@ impl Run<'_> {
 
     fn part(&self, stage: usize, pass: Pass) -> usize {
         self.pipeline.order.part(stage, pass.chunk as usize, self.shape.0)
+    }
+
+    /// Whether the input of a pass comes from another stage.
+    fn receives(&self, stage: usize, pass: Pass) -> bool {
+        let order = self.pipeline.order;
+        let from = order.beside(self.part(stage, pass), !pass.forward, self.shape);
+        from.is_some_and(|from| order.owner(from, self.shape.0) != stage)
     }
 
     /// When the input of a pass is there; NaN where that is not known yet.
@@ -334,7 +350,14 @@ mod tests {
         let each = |time: f64| vec![time / chunks as f64; chunks];
         let (forward, backward) = (each(1.0), each(2.0 - weights));
         let times = StageTimes { forward, backward, weights: each(weights), ..StageTimes::default() };
-        Pipeline { order: Order::By(order), micro_batches, stages: vec![times; stages], message: 0.0, waits: false }
+        Pipeline {
+            order: Order::By(order),
+            micro_batches,
+            stages: vec![times; stages],
+            message: 0.0,
+            joins: 0.0,
+            waits: false,
+        }
     }
 
     fn step(order: Schedule, stages: usize, chunks: usize, micro_batches: u32, weights: f64) -> f64 {
@@ -364,7 +387,7 @@ mod tests {
                     own().map(change).sum()
                 };
                 let most = own().map(|span| held(span.start)).fold(0.0, f64::max);
-                let counted = in_flight(&parallel, stage as u64, &[1]);
+                let counted = in_flight(&parallel, stage as u64, &[1], false);
                 assert!((most - counted).abs() < 1e-9, "{stage} of {micro_batches}: {most} for {counted}");
             }
         }
@@ -390,6 +413,48 @@ mod tests {
         }
     }
 
+    /// Goal: passes beside each other save what they hide in each round of two micro-batches, nothing while the pipeline fills
+    /// and empties; before each pair a stage holds what its memory counts.
+    #[test]
+    fn pairs_save_in_steady_rounds_alone() {
+        for (p, v, m) in [(1, 1, 1), (1, 1, 4), (1, 1, 16), (4, 2, 8), (4, 2, 32), (8, 4, 64)] {
+            let order = if p == 1 { Schedule::OneForwardOneBackward } else { Schedule::Interleaved };
+            let of = |both: f64| {
+                let mut pipeline = pipeline(order, p, v, m, 0.0);
+                pipeline.order = Order::Pairs(order);
+                pipeline.stages.iter_mut().for_each(|stage| stage.both = vec![both / v as f64; v * v]);
+                let mut spans = Vec::new();
+                let ran = pipeline.run(&Nothing, &mut |span| spans.push(span));
+                (ran.ends.iter().copied().fold(0.0, f64::max), ran, spans)
+            };
+            let (alone, ..) = of(3.0);
+            let (end, ran, spans) = of(2.0);
+            for stage in 0..p {
+                let rounds = (f64::from(m) * v as f64 - (2 * (p - 1 - stage) + (v - 1) * p + 1) as f64).max(0.0);
+                let saved = f64::from(m) * 3.0 - ran.busy[stage];
+                assert!((saved - rounds / v as f64).abs() < 1e-9, "{p} {v} {m} {stage}: {saved} {rounds}");
+                // Before each pair as many passes as without pairs when one forward pass has ended.
+                let (mut held, mut most) = (0, 0);
+                let mut own: Vec<&Span> = spans.iter().filter(|span| span.stage == stage).collect();
+                own.sort_by(|a, b| a.start.total_cmp(&b.start));
+                for pass in own {
+                    let Doing::Pass { forward, .. } = pass.doing else { continue };
+                    most = if forward && most < held { held } else { most };
+                    held += if forward { 1 } else { -1 };
+                }
+                let layout = if p == 1 { "mbs=1".to_owned() } else { format!("pp={p},vpp={v}") };
+                let parallel = Parallel { global_batch: m.into(), ..Parallel::parse(&layout).unwrap_or_default() };
+                let [plain, paired] =
+                    [false, true].map(|paired| in_flight(&parallel, stage as u64, &vec![1; v], paired) * v as f64);
+                let one_more = if rounds > 0.0 { 1.0 } else { 0.0 };
+                assert!((paired - plain - one_more).abs() < 1e-9, "{p} {v} {m} {stage}: {plain} {paired}");
+                assert!(rounds == 0.0 || (f64::from(most) - plain).abs() < 1e-9, "{p} {v} {m} {stage}: {most} {plain}");
+            }
+            let most = (f64::from(m) - 1.0).max(0.0);
+            assert!(end <= alone + 1e-9 && end >= alone - most - 1e-9, "{p} {v} {m}: {end} {alone}");
+        }
+    }
+
     /// Goal: DualPipe's published bubble, `(p/2 - 1)(F&B + B - 3 W)` with F&B both passes beside each other (DeepSeek-AI,
     /// "DeepSeek-V3 technical report", 2024, table 2), where both take as long as alone; less time in all where they
     /// hide what the other waits for.
@@ -400,13 +465,14 @@ mod tests {
                 forward: vec![1.0; 2],
                 backward: vec![1.0; 2],
                 weights: vec![1.0; 2],
-                both: vec![both; 2],
+                both: vec![both; 4],
             };
             let pipeline = Pipeline {
                 order: Order::DualPipe,
                 micro_batches: m,
                 stages: vec![times; p],
                 message: 0.0,
+                joins: 0.0,
                 waits: false,
             };
             let ran = pipeline.run(&Nothing, &mut unseen);
@@ -429,20 +495,25 @@ mod tests {
     #[test]
     fn messages_are_paid_where_stages_wait() {
         let times = StageTimes { forward: vec![1.0], backward: vec![2.0], weights: vec![0.0], both: Vec::new() };
-        let of = |waits: bool| {
+        let of = |(waits, joins): (bool, f64)| {
             let pipeline = Pipeline {
                 order: Order::By(Schedule::OneForwardOneBackward),
                 micro_batches: 16,
                 stages: vec![times.clone(); 4],
                 message: 0.1,
+                joins,
                 waits,
             };
             pipeline.run(&Nothing, &mut unseen).ends.into_iter().fold(0.0, f64::max)
         };
         let free = (16.0 + 3.0) * 3.0;
-        let [beside, waited] = [of(false), of(true)];
+        let [beside, waited] = [(false, 0.0), (true, 0.0)].map(of);
         // Three messages there and three back at least; in 1F1B a stage then waits for its neighbour in each round.
         assert!(beside >= free + 6.0 * 0.1 - 1e-9 && beside < free + 16.0 * 2.0 * 0.1, "{beside}");
         assert!(waited > beside + 0.1 && waited < free + 19.0 * 4.0 * 0.1, "{waited} {beside}");
+        // What comes in parts is put together by the stage that receives it, which does nothing else: each of its passes is
+        // longer, on all stages but the one where passes begin.
+        let joined = of((true, 0.2));
+        assert!(joined > waited + 16.0 * 0.2 && joined < waited + 19.0 * 0.4, "{joined} {waited}");
     }
 }

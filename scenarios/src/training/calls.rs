@@ -15,13 +15,11 @@ use collcast_sim::units::{Bytes, SimDuration};
 use collcast_sim::workload::Device;
 use serde::{Deserialize, Serialize};
 
-use crate::work::Routing;
+use crate::work::{Routing, TOKEN_BLOCKS};
 
 /// Members of a group that are simulated at most. Of a larger group two smaller ones are, and what the one takes longer
 /// than the other is added for each step more: each step of a ring, and each level of a tree, does the same.
 const MEMBERS: u64 = 64;
-/// Blocks that send tokens to their experts, each to all ranks: multiprocessors of DeepEP's kernels (`Buffer.num_sms`).
-const TOKEN_BLOCKS: u32 = 20;
 /// The same where many layouts are compared: most of a search is spent on simulating calls.
 const FEW_MEMBERS: u64 = 16;
 
@@ -224,6 +222,13 @@ impl<'a> Calls<'a> {
             (of(few, each(few))?, of(many, each(many))?, (shape.size - many) as f64 / (many - few) as f64)
         };
         Ok(Cost { seconds: more.seconds + (more.seconds - less.seconds).max(0.0) * steps, ..more })
+    }
+
+    /// Part of their speed that products keep beside an exchange of tokens which takes no multiprocessor of theirs: what its
+    /// power leaves.
+    pub(crate) fn leaves_by_power(&self, cost: &Cost) -> f64 {
+        let blocks = TOKEN_BLOCKS.min(self.sms - 1);
+        (cost.leaves / self.predictor.profile().product_speed((self.sms - blocks, self.sms), 0.0)).min(1.0)
     }
 
     /// Seconds of so many bytes from each GPU of a host to its memory, all at once, and of the way back.

@@ -41,6 +41,7 @@ pub fn bound(training: &Training<'_>, known: &Known) -> Result<f64, TrainingErro
     let layers =
         training.known(&known.kernels, &|timer, pieces, weights| timer.kernels(pieces, weights), Some(Clock::BOOST))?;
     let (mut before, mut most) = (0.0_f64, 0.0_f64);
+    let delays = training.delays();
     for stage in training.stages(&layers.1) {
         most = most.max(before + stage.spent().kernels * training.through_each());
         // Where micro-batches come from both ends, no stage waits for many before it.
@@ -48,8 +49,9 @@ pub fn bound(training: &Training<'_>, known: &Known) -> Result<f64, TrainingErro
             continue;
         }
         let first = stage.chunks[0].iter();
-        before +=
-            first.map(|u| u.count as f64 * (u.forward.kernels + u.recompute.kernels + u.backward.kernels)).sum::<f64>();
+        // Gradients that a stage puts off fill its wait for the stages before it.
+        let back = |u: &Unit| if delays { 0.0 } else { u.recompute.kernels + u.backward.kernels };
+        before += first.map(|u| u.count as f64 * (u.forward.kernels + back(u))).sum::<f64>();
     }
     Ok(most)
 }
@@ -84,14 +86,16 @@ pub fn timeline(training: &Training<'_>, known: &Known) -> Result<(Step, Vec<Spa
 
 fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> Result<Step, TrainingError> {
     let Training { model, parallel, .. } = *training;
-    parallel.check(model)?;
+    let execution = &training.software.execution;
+    parallel.check_paired(model, execution.overlaps_experts)?;
     if passes(parallel) > MOST_PASSES {
         return Err(TrainingError::Passes(passes(parallel)));
     }
+    let by = if execution.pairs(parallel) { Order::Pairs } else { Order::By };
     let order = match parallel.schedule {
-        Schedule::Gpipe => Order::By(pipeline::Schedule::Gpipe),
-        Schedule::OneForwardOneBackward | Schedule::ZeroBubble => Order::By(pipeline::Schedule::OneForwardOneBackward),
-        Schedule::Interleaved => Order::By(pipeline::Schedule::Interleaved),
+        Schedule::Gpipe => by(pipeline::Schedule::Gpipe),
+        Schedule::OneForwardOneBackward | Schedule::ZeroBubble => by(pipeline::Schedule::OneForwardOneBackward),
+        Schedule::Interleaved => by(pipeline::Schedule::Interleaved),
         Schedule::DualPipe => Order::DualPipe,
     };
     let timed = training.known(&known.passes, &|timer, pieces, weights| timer.pieces(pieces, weights), None)?;
@@ -108,7 +112,7 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
         let busiest = (0..stages.len()).max_by(|&a, &b| seconds[a].total_cmp(&seconds[b])).unwrap_or(0);
         stages[busiest] = training.stages_with_host(layers).swap_remove(busiest);
     }
-    if training.software.execution.by_units(parallel.zero) && parallel.pipeline == 1 {
+    if execution.by_units(parallel.zero) && parallel.pipeline == 1 {
         return data::sharded(training, layers, &timer, record);
     }
     let seconds = |stage: &Stage, of: fn(&Unit) -> f64| -> Vec<f64> {
@@ -117,10 +121,12 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
     };
     let parts = training.parts();
     let mut known = HashMap::new();
-    // By stage and chunk: its forward pass beside the backward pass of the other chunk.
+    let chunks = stages[0].chunks.len();
+    let meet = if matches!(order, Order::By(_)) { 0 } else { chunks };
+    // By stage, chunk and chunk: the forward pass of the former beside the backward pass of the latter.
     let mut both = |stage: &Stage| -> Result<Vec<Spent>, TrainingError> {
-        let chunks = if order == Order::DualPipe { stage.chunks.len() } else { 0 };
-        (0..chunks).map(|chunk| training.both(stage, chunk, (&timer, &parts), &mut known)).collect()
+        let pairs = (0..meet).flat_map(|forward| (0..meet).map(move |backward| (forward, backward)));
+        pairs.map(|pair| training.both(stage, pair, (&timer, &parts), &mut known)).collect()
     };
     let both: Vec<Vec<Spent>> = stages.iter().map(&mut both).collect::<Result<_, _>>()?;
     let times = |(stage, both): (&Stage, &Vec<Spent>)| StageTimes {
@@ -134,11 +140,14 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
         micro_batches: u32::try_from(parallel.micro_batches()).unwrap_or(u32::MAX),
         stages: stages.iter().zip(&both).map(times).collect(),
         message: training.message(&timer)?,
+        joins: training.joins(&timer)?,
         // Megatron-LM waits for its messages, but for those of interleaved chunks since 2023 (`overlap_p2p_comm`). DualPipe
         // sends while the next passes run.
         waits: match order {
-            Order::By(pipeline::Schedule::Interleaved) => !training.software.execution.overlaps_messages,
-            Order::By(_) => true,
+            Order::By(pipeline::Schedule::Interleaved) | Order::Pairs(pipeline::Schedule::Interleaved) => {
+                !execution.overlaps_messages
+            }
+            Order::By(_) | Order::Pairs(_) => true,
             Order::DualPipe => false,
         },
     };
@@ -148,16 +157,15 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
     let tail = |s: usize| replicas.tail(s, (&ran.last_begins[s], ran.ends[s]), record);
     let ends: Vec<f64> = (0..stages.len()).map(tail).collect();
     let mut spent = Spent::default();
-    for chunk in 0..stages[last].chunks.len() {
-        let (all, beside) = (training.through_each(), &ran.beside[last]);
-        // Of the passes through a chunk some ran beside one of the other chunk.
-        let other = beside.iter().rev().nth(chunk).copied().unwrap_or(0);
-        spent.add(&stages[last].there(chunk), all - f64::from(beside[chunk]));
-        spent.add(&stages[last].back(chunk), all - f64::from(if order == Order::DualPipe { other } else { 0 }));
-        if let Some(both) = both[last].get(chunk) {
-            spent.add(both, f64::from(beside[chunk]));
-        }
+    let (all, beside) = (training.through_each(), &ran.beside[last]);
+    for chunk in 0..chunks {
+        // Of the passes through a chunk some ran beside others.
+        let ahead: u32 = beside[chunk * chunks..][..chunks].iter().sum();
+        let behind: u32 = beside[chunk..].iter().step_by(chunks).sum();
+        spent.add(&stages[last].there(chunk), all - f64::from(ahead));
+        spent.add(&stages[last].back(chunk), all - f64::from(behind));
     }
+    both[last].iter().zip(beside).for_each(|(both, &times)| spent.add(both, times.into()));
     spent.exposed[Kind::Pipeline as usize] += ran.sending[last];
     spent.exposed[Kind::Data as usize] += ends[last] - ran.ends[last];
     spent.seconds = ends.into_iter().fold(0.0, f64::max);

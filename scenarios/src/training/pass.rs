@@ -120,6 +120,8 @@ pub(crate) struct Timer<'a> {
     pub(crate) clock: Clock,
     pub(crate) calls: &'a Calls<'a>,
     pub(crate) parallel: &'a Parallel,
+    /// Whether exchanges of tokens have multiprocessors of their own.
+    pub(crate) reserves: bool,
     /// Whether sizes of calls are taken between powers of two.
     pub(crate) rough: bool,
 }
@@ -135,7 +137,8 @@ impl Timer<'_> {
         Ok(listed.spent())
     }
 
-    /// The time of two lists of pieces beside each other: whenever one waits for an exchange, the other has its kernels run.
+    /// The time of two lists of pieces beside each other: whenever one waits for an exchange of experts' tokens, the other has its
+    /// kernels run. Other exchanges stop both, which have one stream of kernels.
     pub(crate) fn both(&self, one: &[Piece], other: &[Piece]) -> Result<Spent, TrainingError> {
         let mut listed = Listed::default();
         let mut sides = [(one, InOrder::default()), (other, InOrder::default())];
@@ -145,7 +148,8 @@ impl Timer<'_> {
             while let Some((piece, rest)) = pieces.split_first() {
                 *pieces = rest;
                 self.list(&mut listed, order, piece, None)?;
-                if order.wait.is_some() {
+                let of_experts = |of: &Exchange| matches!(of.axis, Axis::Expert | Axis::ExpertTensor);
+                if order.wait.is_some() && matches!(piece, Piece::Exchange(of) if of_experts(of)) {
                     break;
                 }
             }
@@ -173,7 +177,10 @@ impl Timer<'_> {
                 order.kernel = Some(items.len() - 1);
             }
             Piece::Exchange(of) if weights != Some(true) => {
-                let Some(cost) = self.exchange(of)? else { return Ok(()) };
+                let Some(mut cost) = self.exchange(of)? else { return Ok(()) };
+                if self.reserves && matches!(of.call, Call::Tokens(_)) {
+                    cost.leaves = self.calls.leaves_by_power(&cost);
+                }
                 costs.push((items.len(), cost));
                 let seconds = cost.seconds * f64::from(of.count);
                 items.push(Item {

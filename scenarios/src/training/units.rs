@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use collcast_sim::collective::Collective;
 use collcast_sim::compute::{Clock, Compute, Kernel};
 use serde::Serialize;
 
@@ -49,8 +50,6 @@ pub struct Step {
     pub kernels: f64,
     /// Of these, what is computed a second time.
     pub recomputed: f64,
-    /// Of all stages, kernels of what is computed a second time, by all their others.
-    pub again: f64,
     /// What they take longer beside calls.
     pub slowed: f64,
     /// Waits for the host that issues kernels.
@@ -157,13 +156,9 @@ impl Stage {
         self.chunks.iter().flatten()
     }
 
-    /// Kernels that are computed a second time for a micro-batch, and all others.
-    fn kernels(&self) -> [f64; 2] {
-        self.units().fold([0.0; 2], |[again, once], unit| {
-            let others = unit.forward.kernels + unit.backward.kernels + unit.weights.kernels;
-            let count = unit.count as f64;
-            [again + unit.recompute.kernels * count, once + others * count]
-        })
+    /// Kernels that are computed a second time for a micro-batch.
+    fn recomputed(&self) -> f64 {
+        self.units().map(|unit| unit.recompute.kernels * unit.count as f64).sum()
     }
 
     /// The GPU waits for the host in each pass, or where that needs longer for all of them: a host that is sooner through with
@@ -229,6 +224,7 @@ impl Training<'_> {
             clock,
             calls: self.calls,
             parallel: self.parallel,
+            reserves: self.software.execution.reserves > 0,
             rough: self.rough,
         }
     }
@@ -275,7 +271,7 @@ impl Training<'_> {
         Ok(timed)
     }
 
-    fn delays(&self) -> bool {
+    pub(super) fn delays(&self) -> bool {
         matches!(self.parallel.schedule, Schedule::ZeroBubble | Schedule::DualPipe)
     }
 
@@ -378,7 +374,7 @@ impl Training<'_> {
     /// Whether the host waits for the GPU in each pass: for messages of a pipeline (Megatron-LM, `batch_p2p_sync`), or for counts
     /// of tokens, to send them to other ranks or to issue each expert.
     pub(super) fn host_waits(&self) -> bool {
-        let asks = self.parallel.expert > 1 || self.software.execution.expert_kernels == ExpertKernels::Written;
+        let asks = self.parallel.expert > 1 || self.software.execution.expert_kernels != ExpertKernels::Operators;
         self.parallel.pipeline > 1 || (asks && self.model.dense_layers() < self.model.layers)
     }
 
@@ -406,12 +402,13 @@ impl Training<'_> {
         }
     }
 
-    /// A forward pass through a chunk of a stage beside a backward pass through its other one: layer by layer, the last layer
-    /// of the backward pass first. What one of them has more runs alone.
+    /// A forward pass through a chunk of a stage beside a backward pass through a chunk: layer by layer, the last layer
+    /// of the backward pass first. What one of them has more runs alone. Of two layers the backward one begins: its first exchange is
+    /// beside attention of the other, the other's first beside its experts (Megatron-LM, `TransformerLayerSchedulePlan.run`).
     pub(super) fn both(
         &self,
         stage: &Stage,
-        forward: usize,
+        (forward, backward): (usize, usize),
         (timer, parts): (&Timer<'_>, &Parts),
         known: &mut HashMap<(Part, Part), Spent>,
     ) -> Result<Spent, TrainingError> {
@@ -419,7 +416,7 @@ impl Training<'_> {
             units.iter().flat_map(|unit| std::iter::repeat_n(unit, unit.count as usize))
         }
         let mut sum = Spent::default();
-        let mut back = each(&stage.chunks[1 - forward]).rev();
+        let mut back = each(&stage.chunks[backward]).rev();
         for there in each(&stage.chunks[forward]) {
             let Some(back) = back.next() else {
                 sum.add(&there.forward, 1.0);
@@ -433,7 +430,7 @@ impl Training<'_> {
                 let host = self.host(there.part, &one.forward, false)
                     + single::host(&other.recompute, false, self.software, self.gpu)
                     + self.host(back.part, &other.backward, true);
-                let mut spent = Spent { host, ..timer.both(&one.forward, &back_pieces)? };
+                let mut spent = Spent { host, ..timer.both(&back_pieces, &one.forward)? };
                 spent.wait(spent.behind());
                 known.insert(key, spent);
             }
@@ -509,6 +506,19 @@ impl Training<'_> {
         Ok(timer.call(pair, Exchange::Shift, bytes as u64)?.map_or(0.0, |cost| cost.seconds))
     }
 
+    /// Seconds in which tensor ranks gather the parts of a message that each of them received, where their layers need it whole.
+    ///
+    /// Source: Megatron-LM of 2022, `megatron/p2p_communication.py`, `gather_split_1d_tensor`.
+    pub(super) fn joins(&self, timer: &Timer<'_>) -> Result<f64, TrainingError> {
+        let parts = self.software.execution.splits_messages && !self.parallel.sequence_parallel;
+        if !parts || self.parallel.pipeline < 2 {
+            return Ok(0.0);
+        }
+        let bytes = 2.0 * self.parallel.tokens(self.model) * self.model.hidden as f64;
+        let gather = Exchange::Collective(Collective::AllGather);
+        Ok(timer.call(timer.shape(Axis::Tensor), gather, bytes as u64)?.map_or(0.0, |cost| cost.seconds))
+    }
+
     /// The step with its optimizer, given the busiest stage and what it spent before.
     pub(crate) fn whole(
         &self,
@@ -543,23 +553,25 @@ impl Training<'_> {
         if self.parallel.pipeline < 2 {
             spent.exposed[Kind::Data as usize] += std::mem::take(&mut rest);
         }
-        let [again, once] = stages.iter().map(Stage::kernels).fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d]);
-        let recomputed = stages[busiest].kernels()[0] * self.through_each();
-        let off = (spent.kernels * self.kernels_off).powi(2);
+        let recomputed = stages[busiest].recomputed() * self.through_each();
+        // While it waits for other stages these run passes like its own, whose kernels and calls are off by as much.
+        let passes = spent.kernels + spent.slowed + issued + exposed;
+        let with_others = 1.0 + if passes > 0.0 { rest / passes } else { 0.0 };
+        let off = (spent.kernels * with_others * self.kernels_off).powi(2);
+        let calls_off = spent.variance.map(|variance| variance.sqrt() * with_others);
         // Another host with the same GPUs issues as much in less time, or in more, where it sets the pace of all or of a pass.
         let host = spent.host + update;
         let paced = if host >= seconds { host } else { spent.paced };
         let faster = issued.min(paced * (1.0 - 1.0 / HOSTS_DIFFER));
         let slower = (host * HOSTS_DIFFER - seconds).max(paced * (HOSTS_DIFFER - 1.0));
         let interval = |variance: f64, host: f64| (variance + off + host.powi(2)).sqrt();
-        let [low, high] = [interval(spent.variance[0], faster), interval(spent.variance[1], slower)];
+        let [low, high] = [interval(calls_off[0].powi(2), faster), interval(calls_off[1].powi(2), slower)];
         Ok(Step {
             seconds,
             interval: ((seconds - low).max(0.0), seconds + high),
-            calls_off: spent.variance.map(f64::sqrt),
+            calls_off,
             kernels: spent.kernels,
             recomputed,
-            again: if once > 0.0 { again / once } else { 0.0 },
             slowed: spent.slowed,
             issued,
             exposed: Kind::ALL.into_iter().zip(spent.exposed).filter(|(_, time)| no_rounding(*time) > 0.0).collect(),

@@ -27,6 +27,9 @@ pub const MODEL_TYPES: &[&str] = &[
     "mpt",
 ];
 
+/// How what is assumed of the length of sequences ends: it is nothing to whoever gives that length.
+pub const OTHER_SEQUENCE: &str = "--seq says otherwise";
+
 /// Kinds of layers that have attention, in lists of them; the last two see a part of the tokens.
 const ATTENTION: [&str; 4] = ["full_attention", "attention", "sliding_attention", "chunked_attention"];
 
@@ -372,12 +375,12 @@ impl Config<'_> {
         let scaling = self.keys.get("rope_scaling").and_then(|value| value.get("original_max_position_embeddings"));
         if let Some(before) = scaling.and_then(Value::as_u64).filter(|&before| before > 0 && before < window) {
             self.assume(format!(
-                "sequences of {before} tokens, as before the window was stretched to {window}; --seq says otherwise"
+                "sequences of {before} tokens, as before the window was stretched to {window}; {OTHER_SEQUENCE}"
             ));
             return Ok(before);
         }
         if window > USUAL {
-            self.assume(format!("sequences are as long as the whole window, {window} tokens; --seq says otherwise"));
+            self.assume(format!("sequences are as long as the whole window, {window} tokens; {OTHER_SEQUENCE}"));
         }
         Ok(window)
     }

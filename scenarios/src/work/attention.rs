@@ -53,6 +53,12 @@ impl Rank<'_> {
         let product = |outputs| Linear { bias, cast: false, ..Linear::new(self.tokens, outputs, self.hidden) };
         if self.software.fused_qkv {
             row.extend(self.column_parallel("queries, keys and values", &[product(queries + 2 * keys)]));
+            // Megatron-LM of 2022 adds this bias by itself; others come with the kernel after their product
+            // (`LinearWithGradAccumulationAndAsyncCommunication`).
+            if bias && self.execution().elements == Elements::Written && !self.execution().joins_gradients {
+                let add = elements("bias", MemoryKind::Copy, self.tokens, queries + 2 * keys, 2, 2);
+                row.push(Operation { forward: vec![add], ..Operation::default() });
+            }
             row.push(self.join(self.tokens, queries + 2 * keys));
         } else {
             row.extend(
@@ -326,6 +332,9 @@ impl Rank<'_> {
             softmax.backward.push(over("dropout of scores", 3, 2));
         }
         softmax.backward.push(over("softmax of scores", 4, 2));
-        [product("scores", sequence, of.key), softmax, product("values of scores", of.value, sequence)]
+        let mut values = product("values of scores", of.value, sequence);
+        // Heads of a token next to each other again (Megatron-LM, `context_layer.permute(2, 0, 1, 3).contiguous()`).
+        values.forward.push(elements("heads by token", MemoryKind::Copy, self.tokens, of.heads * of.value, 2, 2));
+        [product("scores", sequence, of.key), softmax, values]
     }
 }

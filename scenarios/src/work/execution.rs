@@ -3,6 +3,8 @@
 use collcast_sim::compute::{Backend, Precision};
 use serde::Serialize;
 
+use crate::parallel::{Parallel, Schedule};
+
 /// Which element-wise operations share a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -54,6 +56,9 @@ pub enum Units {
     Parameters,
 }
 
+/// Blocks that send tokens to their experts, each to all ranks: multiprocessors of DeepEP's kernels (`Buffer.num_sms`).
+pub const TOKEN_BLOCKS: u32 = 20;
+
 /// How tokens go to the ranks of their experts, and their results back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -75,6 +80,9 @@ impl Dispatch {
 pub enum ExpertKernels {
     /// A kernel for each move of tokens; a product, its casts and a parameter for each expert (Megatron-LM, Transformer Engine).
     Written,
+    /// The same moves; products of all experts are one kernel, with SwiGLU, its gradient and the casts of both to 8 bits inside
+    /// (Transformer Engine's fused grouped MLP, Megatron-LM's `use_transformer_engine_op_fuser`).
+    Fused,
     /// Operators of PyTorch: sorts, indices and batched products, in eager mode in compiled models too. Products are one kernel
     /// and one parameter for all experts (torchtitan).
     Operators,
@@ -106,10 +114,13 @@ pub struct Execution {
     pub splits_messages: bool,
     /// Whether messages between stages of interleaved pipelines run beside passes (`overlap_p2p_comm`).
     pub overlaps_messages: bool,
-    /// Whether exchanges of experts' tokens run beside other kernels (`overlap_moe_expert_parallel_comm`).
+    /// Whether forward passes run beside backward passes of other micro-batches, so that exchanges of experts' tokens in one
+    /// have kernels of the other beside them (`overlap_moe_expert_parallel_comm`). DualPipe does so by its schedule.
     pub overlaps_experts: bool,
     /// How experts' tokens are exchanged.
     pub dispatch: Dispatch,
+    /// Multiprocessors that no kernel takes but those of these exchanges, whether or not one runs; 0 where kernels take what is free.
+    pub reserves: u32,
     /// What puts their tokens in order and multiplies them.
     pub expert_kernels: ExpertKernels,
     /// Tokens that a rank's experts have, over those that it sends: 1 where all ranks send as many and routing is even, more on the
@@ -138,6 +149,16 @@ impl Execution {
         zero == 3 || (zero == 2 && self.units == Units::Flat)
     }
 
+    /// Whether passes of a layout are paired: those of a pipeline of chunks, or of ranks without a pipeline that run pass by pass.
+    pub fn pairs(&self, parallel: &Parallel) -> bool {
+        let order = match parallel.schedule {
+            Schedule::OneForwardOneBackward => parallel.pipeline == 1,
+            Schedule::Interleaved => true,
+            Schedule::Gpipe | Schedule::ZeroBubble | Schedule::DualPipe => false,
+        };
+        self.overlaps_experts && order && !(self.by_units(parallel.zero) && parallel.pipeline == 1)
+    }
+
     /// Eager PyTorch 2: FlashAttention-2 in BF16, even routing, nothing overlapped. Layers whose keys serve several queries
     /// (`enable_gqa`) take as long as with it, in 2.11 too: `blocks.csv`, `models.csv`.
     pub const EAGER: Self = Self {
@@ -155,6 +176,7 @@ impl Execution {
         overlaps_messages: true,
         overlaps_experts: false,
         dispatch: Dispatch::AllToAll,
+        reserves: 0,
         expert_kernels: ExpertKernels::Operators,
         imbalance: 1.0,
         accumulates_in_product: false,

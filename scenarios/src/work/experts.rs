@@ -4,7 +4,7 @@
 //! DeepSeek-V3 report, 3.2 and 3.3, for 8-bit dispatch and for tokens that go once to every host.
 
 use collcast_sim::collective::Collective;
-use collcast_sim::compute::{Kernel, Memory, MemoryKind, Precision, Tokens};
+use collcast_sim::compute::{Kernel, Memory, MemoryKind, Precision, ProductPass, Tokens};
 
 use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, operator, sort, times};
 use super::{Call, Dispatch, ExpertKernels, Piece, Repeated, Routing, Scaling};
@@ -66,7 +66,7 @@ impl Rank<'_> {
         let gathered = if gathers { sent.saturating_mul(split) } else { sent };
         let here = (gathered as f64 * self.execution().imbalance).round() as u64;
         let moves = match self.execution().expert_kernels {
-            ExpertKernels::Written => self.written_moves(experts, sent, here, parts),
+            ExpertKernels::Written | ExpertKernels::Fused => self.written_moves(experts, sent, here, parts),
             ExpertKernels::Operators => self.operators_moves(experts, sent, here, parts),
         };
         let mut row = vec![moves.router];
@@ -111,11 +111,39 @@ impl Rank<'_> {
             up.backward.push(elements("sum of gradients", MemoryKind::Copy, here, self.hidden, 4, 2));
             return vec![gate, up, activation, down];
         }
+        if self.fuses_experts() {
+            return self.fused_products(width, tokens);
+        }
         let inner = if self.model.activation.gated() { 2 * width } else { width };
         vec![self.linear("experts, gate and up", &product(inner, self.hidden)), activation, down]
     }
 
-    /// Those of [`ExpertKernels::Written`].
+    /// Those of [`ExpertKernels::Fused`]: SwiGLU is in the products beside it. Forward, each of two columns that belong together
+    /// is written in 16 bits, for the backward pass, and what they give in 8 bits for either product that reads it. Backward,
+    /// both are read, and their gradients written in 8 bits, twice again.
+    ///
+    /// Source: Transformer Engine, `pytorch/ops/fused/forward_grouped_mlp.py` and `backward_grouped_mlp.py`.
+    fn fused_products(&self, width: u64, tokens: &Tokens) -> Vec<Operation> {
+        let product = |outputs, inputs| Linear { tokens: tokens.clone(), ..Linear::new(0, outputs, inputs) };
+        let with = |pieces: &mut Vec<Piece>, of: ProductPass, bytes: u8| {
+            for piece in pieces {
+                if let Piece::Kernel(Repeated { kernel: Kernel::Product(product), .. }) = piece
+                    && product.pass == of
+                {
+                    product.result_bytes = bytes;
+                }
+            }
+        };
+        let mut up = self.linear("experts, gate and up", &product(2 * width, self.hidden));
+        let mut down = self.linear("experts, down", &Linear { cast: false, ..product(self.hidden, width) });
+        with(&mut up.forward, ProductPass::Forward, 3);
+        with(&mut down.backward, ProductPass::GradInput, 8);
+        // The gradient of both comes in 8 bits.
+        up.backward.retain(|piece| !matches!(piece, Piece::Kernel(Repeated { kernel: Kernel::Memory(_), .. })));
+        vec![up, down]
+    }
+
+    /// Those of [`ExpertKernels::Written`] and [`ExpertKernels::Fused`].
     fn written_moves(&self, experts: &Experts, sent: u64, here: u64, parts: u64) -> Moves {
         let among_own = |name| (parts > 1).then(|| self.moved(name, [here, here]));
         Moves {
@@ -294,7 +322,7 @@ impl Rank<'_> {
                 Dispatch::AllToAll => Call::Collective(Collective::AllToAll),
                 Dispatch::Deepep => Call::Tokens(routing(experts)),
             };
-            vec![exchange(name, Axis::Expert, call, bytes, execution.overlaps_experts)]
+            vec![exchange(name, Axis::Expert, call, bytes, false)]
         };
         let forward = call(forward, if eight { 132 } else { 256 });
         Operation { forward, backward: call(backward, 256), ..Operation::default() }

@@ -14,9 +14,11 @@ mod rank;
 pub mod single;
 mod update;
 
-pub use execution::{ContextKind, Dispatch, Elements, Execution, ExpertKernels, Scaling, Units};
+pub use execution::{ContextKind, Dispatch, Elements, Execution, ExpertKernels, Scaling, TOKEN_BLOCKS, Units};
 pub use pieces::{Call, Exchange, Passes, Piece, Repeated, Routing};
 pub use update::{accumulate, norms, optimizer, unit};
+
+use collcast_sim::compute::Kernel;
 
 use crate::memory::{Selective, Software};
 use crate::parallel::{Module, Parallel, Recompute};
@@ -75,6 +77,27 @@ pub fn prediction(model: &Transformer, parallel: &Parallel, software: &Software)
         backward: [head.backward, layer.backward, before.backward].concat(),
         recompute: layer.recompute,
     }
+}
+
+/// Floating-point operations of products and attention that a step of all ranks runs again in its backward passes, as models are
+/// counted ([`Repeated::model_flops`]).
+pub fn flops_again(model: &Transformer, parallel: &Parallel, software: &Software) -> f64 {
+    let again = |kind, count: u64| {
+        let of = |piece: &Piece| match piece {
+            Piece::Kernel(run) if matches!(run.kernel, Kernel::Product(_) | Kernel::Attention(_)) => run.model_flops(),
+            _ => 0.0,
+        };
+        // A model need not have layers of a kind.
+        let pieces = if count > 0 { layer(model, kind, parallel, software).recompute } else { Vec::new() };
+        count as f64 * pieces.iter().map(of).sum::<f64>()
+    };
+    let dense = model.dense_layers();
+    let layers = again(LayerKind::Dense, dense) + again(LayerKind::Experts, model.layers - dense);
+    let further = again(model.kind(model.layers.saturating_sub(1)), model.predictions);
+    // Ranks that share a micro-batch, and micro-batches of all replicas.
+    let ranks = f64::from(parallel.tensor) * f64::from(parallel.context);
+    let micro_batches = parallel.micro_batches() as f64 * f64::from(parallel.data);
+    (layers + further) * ranks * micro_batches
 }
 
 fn passes(row: Vec<Operation>) -> Passes {

@@ -3,10 +3,10 @@
 use collcast_sim::collective::Collective;
 use collcast_sim::compute::{Kernel, Memory, MemoryKind, Precision, Product, ProductPass, Tokens};
 
-use super::{Call, Elements, Exchange, Execution, Piece, Repeated, Scaling};
+use super::{Call, Elements, Exchange, Execution, ExpertKernels, Piece, Repeated, Scaling};
 use crate::memory::Software;
 use crate::parallel::{Axis, Module, Modules, Parallel};
-use crate::transformer::{Biases, Transformer};
+use crate::transformer::{Activation, Biases, Transformer};
 
 /// One operation, both ways; what a layer is a row of. The backward pass takes the row from its end.
 #[derive(Clone, Default, Debug)]
@@ -91,7 +91,8 @@ impl<'a> Rank<'a> {
         };
         let rows = total(&of.tokens);
         // Each group has a tensor of its own, with its own scale.
-        let tensors = u32::try_from(of.tokens.count()).unwrap_or(u32::MAX);
+        let groups = if self.fuses_experts() { 1 } else { of.tokens.count() };
+        let tensors = u32::try_from(groups).unwrap_or(u32::MAX);
         let mut forward = Vec::new();
         let mut backward = Vec::new();
         if precision != Precision::Bf16 {
@@ -268,6 +269,14 @@ impl<'a> Rank<'a> {
         let down = Linear { bias, ..Linear::new(self.tokens, self.hidden, own) };
         row.extend(self.row_parallel("down", &down, last));
         row
+    }
+
+    /// Whether SwiGLU of experts and its casts are within their products ([`ExpertKernels::Fused`]), which are of 8 bits.
+    pub(super) fn fuses_experts(&self) -> bool {
+        let execution = self.execution();
+        execution.expert_kernels == ExpertKernels::Fused
+            && execution.precision == Precision::Fp8
+            && self.model.activation == Activation::SwiGlu
     }
 
     /// Whether gate and up are products of their own: models written in PyTorch have three weights (Llama's `w1`, `w2`, `w3`),

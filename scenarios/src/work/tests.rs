@@ -448,6 +448,34 @@ fn each_expert_costs_the_host() {
     assert_eq!(many, few);
 }
 
+/// Goal: where SwiGLU and its casts are in experts' products, these do the same work, nothing is between them, and the host
+/// issues as much for few experts as for many.
+#[test]
+fn fused_experts_are_products_alone() {
+    let model = load("qwen3-30b-a3b").unwrap().0;
+    let of = |fused: bool, layout: &str| {
+        let mut software = Framework::Megatron.software().with_precision(Precision::Fp8);
+        if fused {
+            software.execution.expert_kernels = ExpertKernels::Fused;
+        }
+        (layer(&model, LayerKind::Experts, &Parallel::parse(layout).unwrap(), &software), software)
+    };
+    let [(apart, _), (fused, software)] = [false, true].map(|fused| of(fused, "ep=8,dp=8,gbs=8"));
+    for (apart, fused) in [(&apart.forward, &fused.forward), (&apart.backward, &fused.backward)] {
+        assert_eq!(flops(apart), flops(fused));
+        let all = |pieces: &[Piece], name: &str| {
+            let is = |piece: &&Piece| matches!(piece, Piece::Kernel(run) if run.name == name);
+            pieces.iter().filter(is).count()
+        };
+        assert_eq!((all(apart, "SwiGLU"), all(fused, "SwiGLU")), (1, 0));
+        let casts = |pieces: &[Piece]| all(pieces, "cast of an input") + all(pieces, "cast of a gradient");
+        assert_eq!(casts(apart), casts(fused) + 1);
+    }
+    let gpu = collcast_sim::compute::Compute::builtin("b200").unwrap();
+    let host = |passes: &Passes| single::host(&passes.backward, true, &software, &gpu);
+    assert_eq!(host(&fused), host(&of(true, "ep=64,dp=64,gbs=64").0));
+}
+
 /// Goal: what sharding costs the host is what was measured: layers with it less layers without, two runs on two machines, the
 /// mean of medians and of the fastest.
 #[test]

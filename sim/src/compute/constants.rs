@@ -53,7 +53,7 @@ constants! {
     Capacity "gpu.capacity" "GB" COUNT Hardware
         "memory that a program can have, in 10^9 bytes",
     Peak "gpu.peak" "TFLOP/s" COUNT Hardware
-        "what its data sheet gives for BF16 without sparsity: what MFU is counted by",
+        "what its data sheet gives for BF16 without sparsity: MFU in BF16 is a part of it, in FP8 and FP4 of so many times it",
     L2 "gpu.l2" "MB" COUNT Hardware
         "L2 cache",
     HostLink "gpu.host" "GB/s" COUNT Hardware
