@@ -419,6 +419,8 @@ proptest! {
             if wired.senders.len() == 1 {
                 conn.check = random(2) * random(WEIGHT_ONE);
             }
+            conn.take = random(2) * random(5000);
+            conn.eager = random(2) * random(5000);
             conn.overlap = (random(2) == 0).then(|| [1 + random(1 << 33), 1 + random(1 << 33)]);
             // Any cut of its resources into parts that leaves the transfer something.
             let uses = std::mem::take(&mut conn.uses);
@@ -426,6 +428,7 @@ proptest! {
             let store = random(all);
             let posting = store + random(all - store);
             let transfer = posting + 1 + random(all - posting);
+            let taking = transfer + random(1 + all - transfer);
             // One flow carries a slice: its one receiver starts it, or the connection itself.
             let gathered = wired.senders.len() > 1 && conn.proxy.is_none();
             if gathered && wired.receivers.len() > 1 {
@@ -438,6 +441,7 @@ proptest! {
                     () if place < store => Section::Store,
                     () if place < posting => Section::Posting,
                     () if place < transfer => Section::Transfer,
+                    () if place < taking => Section::Taking,
                     () => Section::Load,
                 };
                 conn.uses.push(section, used);
@@ -582,7 +586,8 @@ fn loads_of_a_line_overlap() {
 
 /// Goal: a long call whose middle is left out takes as long as one that is run in full, and
 /// carries as much.
-/// Method: both, on folded machines, for every pattern, with ragged ends; times to 0.5%.
+/// Method: both, on folded machines, for every pattern, with ragged ends; times to 0.5%, to 1% over a network, where a rank
+/// that passes on what it receives has one thread for both.
 #[test]
 fn steady_calls_are_extended_right() {
     let mut shorter = 0;
@@ -606,7 +611,8 @@ fn steady_calls_are_extended_right() {
                     let (whole, steady) = (simulate(&instance), run_steady(&instance).unwrap());
                     let what = format!("{} {case:?} {rounds}", topology.name);
                     let off = steady.end.0.abs_diff(whole.end.0) as f64 / whole.end.0 as f64;
-                    assert!(off < 5e-3, "{what}: {} not {}", steady.end.0, whole.end.0);
+                    let most = if topology.hosts().len() > 1 { 1e-2 } else { 5e-3 };
+                    assert!(off < most, "{what}: {} not {}", steady.end.0, whole.end.0);
                     assert_eq!((steady.messages, &steady.load), (whole.messages, &whole.load), "{what}");
                     shorter += usize::from(steady.events < whole.events);
                 }
@@ -707,6 +713,31 @@ fn computations_end_by_themselves() {
     let outcome = run(&instance, &mut Unobserved).unwrap();
     assert_eq!(outcome.task_ends, [SimTime(1_000_000_005), SimTime(7)]);
     assert_eq!(outcome.end, SimTime(1_000_000_005));
+}
+
+/// Goal: a slice that is sent before there is a place for it spares the word that there is one, and no order of slices.
+/// Method: a ring of 8 ranks on 2 hosts, whose 14 steps are each a slice and an empty one, 4 of which fit a FIFO: 3 times a
+/// sender waits for such a word, of 1 ms.
+#[test]
+fn kept_messages_wait_for_no_place() {
+    let topology = cluster(2, 4, 1);
+    let case = Case { count: 8, ..Case::new(Collective::AllReduce, Algorithm::Ring, Protocol::Simple, 8) };
+    let schedule = case.schedule(&topology);
+    assert_eq!((schedule.plan.slices, schedule.plan.fifo_slices), (2, 4));
+    let laid = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap();
+    let time = |word: u64, eager: u64| {
+        let mut instance = laid.instance.clone();
+        for conn in Arc::make_mut(&mut instance.conns).iter_mut().filter(|conn| conn.proxy.is_some()) {
+            (conn.credit, conn.eager) = (SimDuration(word), eager);
+        }
+        check_against_naive(&instance, &format!("{word} {eager}"));
+        simulate(&instance).end.0
+    };
+    let (quick, slow) = (time(0, 0), time(1_000_000_000, 0));
+    let times = (slow - quick) as f64 / 1e9;
+    assert!((5.0..6.5).contains(&times), "{times}");
+    let kept = time(1_000_000_000, 8192);
+    assert!(kept <= quick, "{kept} {quick}");
 }
 
 fn simulate(instance: &Instance<'_>) -> Outcome {
@@ -1154,7 +1185,8 @@ proptest! {
     /// Goal: faster links never slow a run of one schedule on a symmetric machine. Left out is
     /// what has several peers or channels over a network: their slices share a proxy thread, and
     /// who comes first there may change (Graham's anomalies, 1969). So may channels on one host, which
-    /// start apart and take turns on a link: they may lose 5%. A tree has several peers too, and may lose 1%.
+    /// start apart and take turns on a link: they may lose 5%. A rank that passes on what comes over a network has one thread
+    /// for both, and a tree has several peers too: these may lose 1%.
     #[test]
     fn faster_links_never_slow_a_run(
         slow in symmetric_machine(),
@@ -1175,8 +1207,7 @@ proptest! {
         let fast = with_links(&slow, |_, link| at_percent(link, faster));
         let schedule = case.schedule(&slow);
         let end = |topology| simulate(&fold(&lay(topology, &prior(), &Transport::default(), &schedule).unwrap().instance).instance).end;
-        let tree = !one_host && algorithm == Algorithm::Tree;
-        let most = if channels > 1 { 1.05 } else if tree { 1.01 } else { 1.0 };
+        let most = if channels > 1 { 1.05 } else if one_host { 1.0 } else { 1.01 };
         let (fast, slow) = (end(&fast), end(&slow));
         // Rates are whole bytes a second.
         let rounded = 1e-6;

@@ -13,7 +13,7 @@ use collcast_sim::nccl::search::{Options, Sends, graphs};
 use collcast_sim::nccl::{CrossNic, Interface, NicsPerGpu, PathClass, Ports, Transport};
 use collcast_sim::network::{Hop, Leg, Route, Router};
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings, Warning};
-use collcast_sim::profile::{Constant, Layer};
+use collcast_sim::profile::{Constant, Layer, Reach};
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::{Bandwidth, Bytes};
@@ -211,7 +211,7 @@ fn gpus_before_hopper_are_flushed() {
         predict(topology, Collective::SendRecv, size, transport, 1).kernel.as_us()
     };
     let (flush, force, never) =
-        (prior().flush().as_us(), ("NCCL_NET_FORCE_FLUSH", "1"), ("NCCL_GDR_FLUSH_DISABLE", "1"));
+        (prior().flush(Reach::Network).as_us(), ("NCCL_NET_FORCE_FLUSH", "1"), ("NCCL_GDR_FLUSH_DISABLE", "1"));
     for (topology, size, variables, flushes) in [
         (&a100, 1024, &[][..], 1.0),
         (&a100, 1024, &[never], 0.0),
@@ -475,6 +475,29 @@ fn ports_of_a_card_merge_by_version_and_setting() {
     assert_eq!(of(28, &[("NCCL_NET_MERGE_LEVEL", "PORT")]), Ports::Merged);
     // 2.23 knows no such variable.
     assert_eq!(of(23, &[("NCCL_NET_MERGE_LEVEL", "LOC")]), Ports::AllOrNone);
+}
+
+/// Goal: the proxy of who receives from many works for each of them, one after the other.
+/// Method: what a gather to one of 16 hosts takes more where receiving costs 10 us more; and a scatter from it, which costs each
+/// of them once.
+#[test]
+fn a_proxy_works_on_all_that_arrives() {
+    let topology = cluster(16, 1, 1);
+    let us = |collective, receive: f64| {
+        let text = format!(
+            "schema = \"collcast/profile/1\"\nname = \"t\"\nevidence = \"none\"\nuncertainty = 0.3\n[parameters]\n\
+             \"network.receive\" = {{ value = {receive:?}, origin = \"assumed\", source = \"a test\" }}\n"
+        );
+        let profile = prior().layered(Layer::parse(&text, "t.toml").unwrap());
+        let call = Call::of_size(collective, 16, Bytes(16 << 10), DataType::Float32);
+        let (direct, simple) = (Choice::Forced(Algorithm::Direct), Choice::Forced(Protocol::Simple));
+        let settings = Settings { channels: Some(1), ..Settings::default() };
+        Predictor::new(&topology, &profile).predict(&call, direct, simple, &settings).unwrap().time.as_us()
+    };
+    let more = |collective| (us(collective, 20.0) - us(collective, 10.0)) / 10.0;
+    let (gather, scatter) = (more(Collective::Gather), more(Collective::Scatter));
+    assert!((gather / 15.0 - 1.0).abs() < 0.05, "{gather}");
+    assert!((0.0..=1.0).contains(&scatter), "{scatter}");
 }
 
 /// Goal: with LL the sender's proxy reads every line, flags included, before it sends, which bounds calls

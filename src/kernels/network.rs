@@ -73,14 +73,15 @@ impl NetworkRow {
     }
 }
 
-/// A port of a machine: what it is, and what it carries nominally in GB/s.
-type Port = (LinkKind, f64);
+/// A port of a machine: what it is, what it carries nominally in GB/s, and the constant of the memory behind it.
+type Port = (LinkKind, f64, Constant);
 
 /// What rows say of the mechanisms.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Mechanisms {
     /// Work on a slice, and latencies after it, in us.
     proxy: f64,
+    receive: f64,
     simple: f64,
     control: f64,
     /// GB/s of a direction alone, and of each while both are used.
@@ -111,7 +112,9 @@ impl Mechanisms {
         let rate = some(large(Kind::Bandwidth)).unwrap_or(f64::NAN);
         let both = some(large(Kind::BandwidthBoth)).unwrap_or(rate);
         let lines = some(of(Kind::Lines).map(|row| row.gbps(which)).collect()).unwrap_or(f64::NAN);
-        Some(Self { proxy, simple: immediate - proxy, control: write - proxy, rate, both, lines })
+        // Who receives posts and completes as who sends does, within the message's latency.
+        let receive = proxy.min(immediate - proxy);
+        Some(Self { proxy, receive, simple: immediate - proxy - receive, control: write - proxy, rate, both, lines })
     }
 
     /// As a profile has them, for a port.
@@ -120,10 +123,11 @@ impl Mechanisms {
         let rate = port.1 * value(efficiency(port.0));
         Self {
             proxy: value(Constant::NetworkProxy),
+            receive: value(Constant::NetworkReceive),
             simple: value(Constant::LatencyNetworkSimple),
             control: value(Constant::LatencyNetworkControl),
             rate,
-            both: rate.min(value(Constant::HostMemory) / CROSSINGS),
+            both: rate.min(value(port.2) / CROSSINGS),
             lines: value(lines_of(amd)),
         }
     }
@@ -133,7 +137,7 @@ impl Mechanisms {
         let transfer = |rate: f64| row.bytes as f64 / rate / 1e3;
         let time = match row.kind {
             Kind::LatencyWrite => self.proxy + transfer(self.rate) + self.control,
-            Kind::LatencyImmediate => self.proxy + transfer(self.rate) + self.simple,
+            Kind::LatencyImmediate => self.proxy + transfer(self.rate) + self.receive + self.simple,
             Kind::Bandwidth if !row.together => self.proxy.max(transfer(self.rate)),
             Kind::BandwidthBoth => self.proxy.max(transfer(self.both)),
             Kind::Lines => transfer(self.lines),
@@ -178,19 +182,20 @@ pub(crate) fn constants(
             all.push((constant, Parameter { value, origin: OriginKind::Measured, source, interval }));
         }
     };
-    let immediate = "latency_write_imm where its line over bytes begins, less network.proxy";
+    let immediate = "latency_write_imm where its line over bytes begins, less network.proxy and network.receive";
     for constant in [Constant::LatencyNetworkLl, Constant::LatencyNetworkLl128, Constant::LatencyNetworkSimple] {
         add(constant, immediate, &|m| m.simple);
     }
     let write = "latency_write where its line over bytes begins, less network.proxy";
     add(Constant::LatencyNetworkControl, write, &|m| m.control);
     add(Constant::NetworkProxy, "post and completion of a write of 8 B, of a message's latency at most", &|m| m.proxy);
+    add(Constant::NetworkReceive, "as network.proxy, of what that leaves of latency_write_imm", &|m| m.receive);
     add(lines_of(amd), "lines: a thread checks what another one wrote", &|m| m.lines);
-    let Some((kind, nominal)) = port else { return Ok(all) };
+    let Some((kind, nominal, memory)) = port else { return Ok(all) };
     add(efficiency(kind), &format!("bandwidth from 64 KiB up, of {nominal:.4} GB/s"), &|m| m.rate / nominal);
     if middle.both < SHARED * middle.rate {
         let source = "bandwidth_both, four times: bytes that leave and arrive, staged by blocks, and NICs move them";
-        add(Constant::HostMemory, source, &|m| m.both * CROSSINGS);
+        add(memory, source, &|m| m.both * CROSSINGS);
     }
     for (constant, found) in &mut all {
         let spec = constant.spec();
@@ -232,7 +237,7 @@ pub fn fit_network(request: &NetworkFitRequest) -> Result<Fitted, Error> {
     let hint = "name the machine that was measured with -t, a host of it with its NICs";
     let port =
         port(&site.topology).ok_or_else(|| Error::usage(format!("`{}` has no network", site.topology.name), hint))?;
-    let amd = has_amd(&site.topology);
+    let amd = has(&site.topology, "amd");
     let (mut rows, mut inputs) = (Vec::new(), Vec::new());
     for path in &request.measurements {
         let text = read_text("read the table", path)?;
@@ -274,12 +279,15 @@ pub fn fit_network(request: &NetworkFitRequest) -> Result<Fitted, Error> {
 /// The port of a machine's first NIC that leaves the host.
 fn port(topology: &Topology) -> Option<Port> {
     let (_, _, _, link) = topology.links().find(|(_, _, _, link)| link.kind.is_network())?;
-    Some((link.kind, link.rate.get() as f64 / 1e9))
+    let arm = ["arm", "grace", "nvidia"].into_iter().any(|name| has(topology, name));
+    let memory = if arm { Constant::HostMemoryArm } else { Constant::HostMemory };
+    Some((link.kind, link.rate.get() as f64 / 1e9, memory))
 }
 
-fn has_amd(topology: &Topology) -> bool {
-    let amd = |kind: &VertexKind| matches!(kind, VertexKind::Cpu { vendor } if vendor.contains("AMD"));
-    topology.hosts().iter().flat_map(|host| &host.cpus).any(|&cpu| amd(&topology.vertex(cpu).kind))
+/// Whether a CPU is of a vendor, by part of its name in small letters.
+fn has(topology: &Topology, name: &str) -> bool {
+    let of = |kind: &VertexKind| matches!(kind, VertexKind::Cpu { vendor } if vendor.to_lowercase().contains(name));
+    topology.hosts().iter().flat_map(|host| &host.cpus).any(|&cpu| of(&topology.vertex(cpu).kind))
 }
 
 fn read(file: &str, text: &str) -> Result<Vec<NetworkRow>, Error> {
@@ -334,11 +342,13 @@ mod tests {
     /// Goal: planted mechanisms are found again: of a port of 25 GB/s that carries 23, of a host that moves 30 both ways.
     #[test]
     fn planted_mechanisms_are_found() {
-        let planted = Mechanisms { proxy: 1.2, simple: 3.0, control: 1.9, rate: 23.0, both: 15.0, lines: 8.0 };
-        let found = constants(&rows(&planted), Some((LinkKind::Infiniband, 25.0)), true).unwrap();
+        let planted =
+            Mechanisms { proxy: 1.2, receive: 1.2, simple: 3.0, control: 1.9, rate: 23.0, both: 15.0, lines: 8.0 };
+        let found = constants(&rows(&planted), Some((LinkKind::Infiniband, 25.0, Constant::HostMemory)), true).unwrap();
         let value = |constant: Constant| found.iter().find(|(c, _)| *c == constant).unwrap().1.clone();
         for (constant, expected) in [
             (Constant::NetworkProxy, 1.2),
+            (Constant::NetworkReceive, 1.2),
             (Constant::LatencyNetworkSimple, 3.0),
             (Constant::LatencyNetworkLl, 3.0),
             (Constant::LatencyNetworkControl, 1.9),
@@ -351,24 +361,38 @@ mod tests {
             let [low, high] = found.interval.unwrap();
             assert!(low < found.value && found.value < high, "{constant:?}: {found:?}");
         }
+        let arm =
+            constants(&rows(&planted), Some((LinkKind::Infiniband, 25.0, Constant::HostMemoryArm)), false).unwrap();
+        assert!(arm.iter().any(|(constant, found)| *constant == Constant::HostMemoryArm && found.value > 59.0));
+        assert!(arm.iter().all(|(constant, _)| *constant != Constant::HostMemory));
         // Both directions at full rate say nothing of the host.
-        let free =
-            constants(&rows(&Mechanisms { both: 23.0, ..planted }), Some((LinkKind::Roce, 25.0)), false).unwrap();
+        let free = constants(
+            &rows(&Mechanisms { both: 23.0, ..planted }),
+            Some((LinkKind::Roce, 25.0, Constant::HostMemory)),
+            false,
+        )
+        .unwrap();
         assert!(free.iter().all(|(constant, _)| *constant != Constant::HostMemory));
         // Without a machine there is no port.
         let alone = constants(&rows(&planted), None, false).unwrap();
-        assert_eq!(alone.len(), 6, "{alone:?}");
-        assert!(constants(&rows(&planted), Some((LinkKind::Roce, 12.5)), false).is_err(), "more than the port carries");
+        assert_eq!(alone.len(), 7, "{alone:?}");
+        assert!(
+            constants(&rows(&planted), Some((LinkKind::Roce, 12.5, Constant::HostMemory)), false).is_err(),
+            "more than the port carries"
+        );
         assert!(constants(&[], None, false).unwrap().is_empty());
     }
 
-    /// Goal: a post that sends by itself is not longer than the message that it sends.
+    /// Goal: a post that sends by itself is not longer than the message that it sends, nor is the receiver's work than what
+    /// that leaves of a message.
     #[test]
     fn posts_of_soft_nics_are_bounded() {
-        let planted = Mechanisms { proxy: 4.0, simple: 1.0, control: 0.0, rate: 0.1, both: 0.1, lines: 1.0 };
+        let planted =
+            Mechanisms { proxy: 4.0, receive: 1.0, simple: 0.0, control: 0.0, rate: 0.1, both: 0.1, lines: 1.0 };
         let mut rows = rows(&planted);
         rows.iter_mut().filter(|row| row.kind == Kind::Post).for_each(|row| row.us = [40.0; 3]);
         let found = Mechanisms::of(&rows, 0).unwrap();
-        assert!((found.proxy - 4.0).abs() < 1e-9 && (found.simple - 1.0).abs() < 1e-9, "{found:?}");
+        assert!((found.proxy - 4.0).abs() < 1e-9 && (found.receive - 1.0).abs() < 1e-9, "{found:?}");
+        assert!(found.simple.abs() < 1e-9, "{found:?}");
     }
 }

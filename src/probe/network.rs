@@ -109,7 +109,12 @@ mod tests {
         let values: Vec<(&str, f64)> = outcome.constants().iter().map(|(c, p)| (c.name(), p.value)).collect();
         assert_eq!(
             values[2..],
-            [("latency.network.simple", 10.0), ("latency.network.control", 7.0), ("network.proxy", 3.0)]
+            [
+                ("latency.network.simple", 7.0),
+                ("latency.network.control", 7.0),
+                ("network.proxy", 3.0),
+                ("network.receive", 3.0)
+            ]
         );
         let prior = Profile::builtin("prior").unwrap();
         let layered = prior.layered(Layer::parse(&outcome.profile().unwrap(), "network.toml").unwrap());

@@ -44,6 +44,10 @@ pub struct ConnSpec {
     /// Units of it for each byte of a slice, scaled by [`WEIGHT_ONE`], that may be done while the sender's lane
     /// writes the slice, and are done before the rest of the work.
     pub check: u64,
+    /// Units of work of the receiver's proxy on a slice that has arrived, before the receiver knows of it.
+    pub take: u64,
+    /// Bytes up to which a slice is sent before the receiver has a place for it, and kept for it until then.
+    pub eager: u64,
     /// Where equal connections share a proxy's thread and the links, and it works on one while others transfer:
     /// units of work and bytes of a transfer, a second, of one that is alone. `None` where all of the work is
     /// done before the transfer starts.
@@ -76,16 +80,38 @@ impl ConnSpec {
     /// What the first of several equal slices adds where the work on one overlaps the transfer of others, as in any
     /// pipeline of two stages: the shorter of its two parts.
     pub(super) fn shorter(&self, bytes: u64) -> u64 {
-        let time = |units, rate| Bandwidth::new(rate).map_or(0, |r: Bandwidth| r.time_for(Bytes(units)).0);
-        self.overlap.map_or(0, |[work, wire]| time(self.work(bytes), work).min(time(bytes, wire)))
+        self.overlap.map_or(0, |[work, wire]| time_at(self.work(bytes), work).min(time_at(bytes, wire)))
+    }
+
+    /// From the end of a proxy's work on a slice to its first line at the receiver, whose proxy has nothing else to do.
+    pub(super) fn first_line(&self) -> u64 {
+        self.latency.0.saturating_add(self.overlap.map_or(0, |[work, _]| time_at(self.take, work)))
     }
 
     /// What costs it time beside its resources. Every field is named, so that a new one has its place here, or below
     /// where it costs nothing.
     pub fn costs(&self) -> impl Hash + Eq + use<> {
-        let &Self { latency, credit, streaming, direct, depth, proxy, post, inline, check, overlap, uses: _ } = self;
-        (latency, credit, streaming, direct, depth, proxy, post, inline, check, overlap)
+        let &Self {
+            latency,
+            credit,
+            streaming,
+            direct,
+            depth,
+            proxy,
+            post,
+            inline,
+            check,
+            take,
+            eager,
+            overlap,
+            uses: _,
+        } = self;
+        (latency, credit, streaming, direct, depth, proxy, post, inline, check, take, eager, overlap)
     }
+}
+
+fn time_at(units: u64, rate: u64) -> u64 {
+    Bandwidth::new(rate).map_or(0, |rate| rate.time_for(Bytes(units)).0)
 }
 
 /// A lane: a worker with what it runs on.

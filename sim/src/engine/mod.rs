@@ -28,6 +28,7 @@ mod instance;
 mod leap;
 mod mix;
 mod observe;
+mod proxy;
 mod refine;
 mod state;
 mod steady;
@@ -43,9 +44,7 @@ use thiserror::Error;
 use crate::schedule::wiring::{SliceCursor, UNUSED};
 use crate::units::{SimDuration, SimTime};
 use flows::{Flows, Use};
-use state::{
-    ConnRun, End, Handed, KernelRun, LaneRun, Owner, Phase, Simulation, Slot, TurnRun, UNKNOWN, merge, wake_all,
-};
+use state::{ConnRun, End, Handed, KernelRun, LaneRun, Owner, Phase, Simulation, TurnRun, UNKNOWN, merge, wake_all};
 
 pub use fold::{Folded, Folds, fold, fold_known};
 use instance::is_first;
@@ -307,6 +306,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
                 conn.checked += 1;
                 self.proxy(id);
             }
+            Owner::Take(id) => self.took(id),
             Owner::Task(task) => self.task_event(task),
         }
     }
@@ -635,7 +635,10 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
             let slice = end.count - 1;
             if conn.frees(slice, at) {
                 match instance.conns[id as usize].proxy {
-                    Some(_) => self.proxy(id),
+                    Some(_) => {
+                        self.hand_over(id);
+                        self.proxy(id);
+                    }
                     None => wake_all(&mut conn.senders, &mut self.ready),
                 }
             }
@@ -674,85 +677,6 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         let event = mix(mix(self.now, (spec.template as u64) << 32 | op as u64), bytes);
         self.outcome.trace_hash = self.outcome.trace_hash.wrapping_add(event.wrapping_mul(spec.multiplicity));
         true
-    }
-
-    /// Hands over the slice at the front of a proxy's queue, if the proxy has done its work on it and all is there.
-    fn deliver(&mut self, id: u32) {
-        let spec = &self.instance.conns[id as usize];
-        let conn = &mut self.conns[id as usize];
-        let (Some(sent), true, 1..) = (conn.sending, conn.carried, conn.posted) else { return };
-        let Some(Handed { bytes, since, posted, .. }) = conn.queue.pop_front() else { return };
-        let at = self.now.saturating_add(if posted > sent { spec.shorter(bytes) } else { 0 });
-        let (flush, ack) = spec.proxy.map_or((0, 0), |p| (p.flush.0, p.ack.0));
-        let there = at.saturating_add(spec.latency.0).saturating_add(if bytes > 0 { flush } else { 0 });
-        let acked = at.saturating_add(ack);
-        (conn.sending, conn.carried) = (None, false);
-        conn.posted -= 1;
-        for _ in &conn.senders {
-            self.observer.message(id, bytes, SimTime(since), SimTime(there));
-        }
-        let slice = conn.ended;
-        let head = if spec.streaming { conn.slot(slice).head } else { there };
-        *conn.slot(slice) = Slot { head, tail: there, acked, ..*conn.slot(slice) };
-        (conn.produced, conn.ended) = (slice + 1, slice + 1);
-        wake_all(&mut conn.receivers, &mut self.ready);
-        wake_all(&mut conn.senders, &mut self.ready);
-    }
-
-    /// The first lines of what a proxy sends are on their way, if it has done its work on the slice.
-    fn stream(&mut self, id: u32) {
-        let spec = &self.instance.conns[id as usize];
-        let head = self.now.saturating_add(spec.latency.0);
-        let conn = &mut self.conns[id as usize];
-        if spec.streaming && conn.sending.is_some() && conn.posted > 0 && conn.produced == conn.ended {
-            let slice = conn.ended;
-            conn.slot(slice).head = head;
-            conn.produced += 1;
-            wake_all(&mut conn.receivers, &mut self.ready);
-        }
-    }
-
-    /// A proxy's turn: it works on the next slice, and sends the first. The work overlaps the transfers
-    /// before it, and those of other connections: only the first of a burst shows its cost.
-    fn proxy(&mut self, id: u32) {
-        let instance = self.instance;
-        let spec = &instance.conns[id as usize];
-        while let conn = &mut self.conns[id as usize]
-            && !conn.posting
-            && !conn.checking
-        {
-            let next = conn.queue.get(conn.posted).copied();
-            if conn.checked < next.map_or(conn.checks, |handed| handed.checks) {
-                if let Some(work) = conn.unchecked.pop_front() {
-                    conn.checking = true;
-                    self.start_flow(work, spec.uses.of(Section::Posting), Owner::Check(id));
-                }
-                break;
-            }
-            let Some(Handed { bytes, .. }) = next else { break };
-            let work = spec.work(bytes);
-            if work == 0 || spec.uses.of(Section::Posting).is_empty() {
-                conn.is_posted(self.now);
-                continue;
-            }
-            conn.posting = true;
-            self.start_flow(work, spec.uses.of(Section::Posting), Owner::Post(id));
-        }
-        let conn = &mut self.conns[id as usize];
-        let Some(&Handed { bytes, checks, posted, .. }) = conn.queue.front() else { return };
-        let waits = spec.overlap.is_none() && posted > self.now;
-        if conn.sending.is_some() || waits || conn.checked < checks {
-            return;
-        }
-        match conn.credit(conn.ended) {
-            Some(free) if free > self.now => return self.wake(Owner::Proxy(id), free),
-            Some(_) => {}
-            // Who frees it asks again.
-            None => return,
-        }
-        conn.sending = Some(self.now);
-        self.start_flow(bytes.max(1), spec.uses.of(Section::Transfer), Owner::Proxy(id));
-        self.stream(id);
     }
 }
 

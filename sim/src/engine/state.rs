@@ -119,6 +119,17 @@ pub(super) struct Handed {
     pub(super) posted: u64,
 }
 
+/// A slice that has arrived, and has not been handed over.
+#[derive(Clone, Copy)]
+pub(super) struct Landed {
+    pub(super) bytes: u64,
+    /// When the senders had all of it.
+    pub(super) since: u64,
+    /// Since when the receiver's proxy has it, or is done with its work on it; what that is behind for the transfer.
+    pub(super) at: u64,
+    pub(super) behind: u64,
+}
+
 #[derive(Default)]
 pub(super) struct ConnRun {
     /// Slices of which all senders have announced the first line, and the last; slices that all
@@ -142,6 +153,12 @@ pub(super) struct ConnRun {
     pub(super) posting: bool,
     pub(super) sending: Option<u64>,
     pub(super) carried: bool,
+    /// Slices that have arrived; those of them that are not handed over, how many of these the receiver's proxy is done
+    /// with, and whether it works on the next.
+    pub(super) arrived: u64,
+    pub(super) landed: VecDeque<Landed>,
+    pub(super) taken: usize,
+    pub(super) taking: bool,
     /// Slices that are to be checked, as soon as their lane writes them: how many so far, what those take whose
     /// check has not begun, whether one is under way, and how many are over.
     pub(super) checks: u64,
@@ -224,7 +241,7 @@ impl ConnRun {
         if slice < depth {
             return Some(0);
         }
-        (self.ended > slice - depth).then(|| self.slot(slice).acked)
+        (self.arrived > slice - depth).then(|| self.slot(slice).acked)
     }
 }
 
@@ -237,7 +254,7 @@ pub(super) fn wake_all(ends: &mut [End], ready: &mut Vec<u32>) {
 }
 
 /// Owners of flows and wake-ups: lanes, connections' proxies (transfers, and work before
-/// them), tasks, kernels.
+/// and after them), tasks, kernels.
 #[derive(Clone, Copy)]
 pub(super) enum Owner {
     Lane(u32),
@@ -246,6 +263,7 @@ pub(super) enum Owner {
     Kernel(u32),
     Post(u32),
     Check(u32),
+    Take(u32),
 }
 
 pub(super) const KIND_SHIFT: u32 = 29;
@@ -259,6 +277,7 @@ impl Owner {
             Self::Kernel(i) => i | 3 << KIND_SHIFT,
             Self::Post(i) => i | 4 << KIND_SHIFT,
             Self::Check(i) => i | 5 << KIND_SHIFT,
+            Self::Take(i) => i | 6 << KIND_SHIFT,
         }
     }
 
@@ -270,7 +289,8 @@ impl Owner {
             2 => Self::Task(index),
             3 => Self::Kernel(index),
             4 => Self::Post(index),
-            _ => Self::Check(index),
+            5 => Self::Check(index),
+            _ => Self::Take(index),
         }
     }
 }

@@ -13,12 +13,14 @@ pub enum Section {
     Posting,
     /// The transfer.
     Transfer,
+    /// What the work of the receiver's proxy on a slice takes.
+    Taking,
     /// What the receiver's lane reads through.
     Load,
 }
 
 impl Section {
-    const ALL: [Self; 4] = [Self::Store, Self::Posting, Self::Transfer, Self::Load];
+    const ALL: [Self; 5] = [Self::Store, Self::Posting, Self::Transfer, Self::Taking, Self::Load];
 }
 
 /// Resources with weights, by [`Section`].
@@ -27,7 +29,7 @@ pub struct Uses {
     /// Those of all sections, one section after the other: most connections have a handful in all.
     all: SmallVec<[Use; 4]>,
     /// Where each section ends.
-    ends: [u16; 4],
+    ends: [u16; 5],
 }
 
 impl Uses {

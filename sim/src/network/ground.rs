@@ -74,9 +74,10 @@ fn lay_conn(
         Some((src, dst)) => {
             let nics = schedule.nics((src, dst), channel);
             let mut conn = layer.pair((src, dst), channel, nics, index)?;
-            // A proxy works once for all that goes as one message.
+            // Proxies work once for all that goes as one message.
             let packed = u64::from(schedule.packed(src, dst));
             conn.post = conn.post.map(|work| work.div_ceil(packed));
+            conn.take = conn.take.div_ceil(packed);
             conn
         }
         None => {

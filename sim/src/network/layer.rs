@@ -11,7 +11,7 @@ use super::route::{Hop, Leg, Roads, Route, Router, is_arm};
 use crate::collective::Protocol;
 use crate::engine::flows::{Use, WEIGHT_ONE};
 use crate::engine::{ConnSpec, ProxySpec, Section, Uses};
-use crate::ids::{ChannelId, LinkId, Rank};
+use crate::ids::{ChannelId, LinkId, Rank, VertexId};
 use crate::profile::{Profile, Reach};
 use crate::schedule::wiring::{UNUSED, Wiring};
 use crate::topology::{LinkKind, Topology, VertexKind};
@@ -20,6 +20,10 @@ use crate::units::SimDuration;
 /// Routes that are remembered while a schedule is laid: all of those that channels of rings and trees share, of which a
 /// large machine has some 50,000. In an all-to-all each pair of ranks is asked for once, a million of them and more.
 const REMEMBERED: usize = 1 << 16;
+
+/// Bytes that EFA sends before the receiver has a place for them, and keeps for it (aws-ofi-nccl, default of
+/// `OFI_NCCL_EAGER_MAX_SIZE`).
+const EAGER: f64 = 8192.0;
 
 /// Bytes on the wire per byte of payload (NCCL 2.30 `src/include/device.h`): a line of LL is 8 bytes of data and as many of
 /// flags, one of LL128 15 words of data and one that is a flag.
@@ -243,7 +247,7 @@ impl<'m> Layer<'m> {
         };
         let mut uses = Uses::default();
         self.leg(&mut uses, Section::Store, &route.store, efficiency);
-        let (mut post, mut inline, mut check) = ([0; 2], 0, 0);
+        let (mut post, mut inline, mut check, mut take) = ([0; 2], 0, 0, 0);
         if network {
             let cost = if route.reach == Reach::Tcp { profile.socket_message() } else { profile.proxy() };
             let work = profile.proxy_thread().bytes_in(cost).0;
@@ -265,6 +269,9 @@ impl<'m> Layer<'m> {
             uses.push(Section::Posting, (self.proxy(src), WEIGHT_ONE));
             if route.reach == Reach::Tcp {
                 uses.push(Section::Posting, (self.proxy(dst), WEIGHT_ONE));
+            } else {
+                uses.push(Section::Taking, (self.proxy(dst), WEIGHT_ONE));
+                take = profile.proxy_thread().bytes_in(profile.receive()).0;
             }
         }
         self.leg(&mut uses, Section::Transfer, &route.wire, efficiency);
@@ -291,6 +298,12 @@ impl<'m> Layer<'m> {
         });
         uses.shrink_to_fit();
         let mut latency = profile.latency(route.reach, protocol);
+        let ethernet =
+            |&(nic, _): &(VertexId, VertexId)| self.topology.nic(nic).is_some_and(|n| n.kind == LinkKind::Ethernet);
+        if route.reach == Reach::Network && route.nics.iter().any(ethernet) {
+            // GPUDirect-TCPX and TCPXO: no thread copies, and yet TCP carries it.
+            latency += profile.tcp();
+        }
         let [stores, sees] = route.staged;
         if network && stores {
             // A block's stores into host memory, with their fence, go over PCIe.
@@ -302,7 +315,7 @@ impl<'m> Layer<'m> {
             latency += profile.host_read();
         }
         let flushed = route.flushed && protocol == Protocol::Simple;
-        let flush = if flushed { profile.flush() } else { SimDuration::ZERO };
+        let flush = if flushed { profile.flush(route.reach) } else { SimDuration::ZERO };
         let control = if network { profile.control(route.reach) } else { latency };
         Ok(ConnSpec {
             uses,
@@ -315,6 +328,8 @@ impl<'m> Layer<'m> {
             post,
             inline,
             check,
+            take,
+            eager: if route.reach == Reach::Efa { (EAGER / wire_format(protocol)) as u64 } else { 0 },
             overlap,
         })
     }

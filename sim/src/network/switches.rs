@@ -103,6 +103,8 @@ impl Layer<'_> {
                 post: [work; 2],
                 inline: 0,
                 check: 0,
+                take: 0,
+                eager: 0,
                 overlap: None,
             });
         }
@@ -142,6 +144,8 @@ impl Layer<'_> {
             post: [0; 2],
             inline: 0,
             check: 0,
+            take: 0,
+            eager: 0,
             overlap: None,
         })
     }

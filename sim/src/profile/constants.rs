@@ -86,6 +86,8 @@ constants! {
         "of the read that flushes data which RDMA wrote into the memory of a GPU before Hopper, with Simple",
     NetworkProxy "network.proxy" "us" TIME Proxy
         "work of a rank's proxy thread to post a slice with RDMA",
+    NetworkReceive "network.receive" "us" TIME Proxy
+        "work of a rank's proxy thread on a slice that RDMA brought, its post and its word to the block",
     ProxyLines "proxy.lines" "GB/s" RATE Proxy
         "lines of LL that a proxy thread checks in host memory before it sends them, flags included",
     ProxyLinesAmd "proxy.lines_amd" "GB/s" RATE Proxy

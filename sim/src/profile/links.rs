@@ -80,7 +80,7 @@ impl Profile {
 
     /// Latency of a connection whose worst part is `reach`.
     pub fn latency(&self, reach: Reach, protocol: Protocol) -> SimDuration {
-        let tcp = if reach == Reach::Tcp { self.time(Constant::LatencyNetworkTcp) } else { SimDuration::ZERO };
+        let tcp = if reach == Reach::Tcp { self.tcp() } else { SimDuration::ZERO };
         self.time(match (reach, protocol) {
             (Reach::Nvlink, Protocol::Ll) => Constant::LatencyNvlinkLl,
             (Reach::Nvlink, Protocol::Ll128) => Constant::LatencyNvlinkLl128,
@@ -110,14 +110,25 @@ impl Profile {
         }
     }
 
-    /// Of the read that flushes data of Simple which RDMA wrote into GPU memory.
-    pub fn flush(&self) -> SimDuration {
-        self.time(Constant::NetworkFlush)
+    /// Of the read that flushes data of Simple which RDMA wrote into GPU memory. EFA reads through the NIC, as a message to
+    /// itself (aws-ofi-nccl, its `flush`).
+    pub fn flush(&self, reach: Reach) -> SimDuration {
+        self.time(if reach == Reach::Efa { Constant::LatencyNetworkEfa } else { Constant::NetworkFlush })
+    }
+
+    /// What TCP adds to a slice's network latency.
+    pub fn tcp(&self) -> SimDuration {
+        self.time(Constant::LatencyNetworkTcp)
     }
 
     /// Work of a rank's proxy thread to post a slice with RDMA.
     pub fn proxy(&self) -> SimDuration {
         self.time(Constant::NetworkProxy)
+    }
+
+    /// Work of a rank's proxy thread on a slice that RDMA brought.
+    pub fn receive(&self) -> SimDuration {
+        self.time(Constant::NetworkReceive)
     }
 
     /// Lines of LL that a proxy thread checks in host memory before it sends them.

@@ -135,6 +135,12 @@ struct Conn {
     /// Since when it sends.
     sending: Option<u64>,
     carried: bool,
+    /// Slices that have arrived: their bytes, since when they were there to be sent, and what their transfer is behind.
+    arrived: Vec<(u64, u64, u64)>,
+    /// When the receiver's proxy was done with each, whether it works on the next, and how many are handed over.
+    taken: Vec<u64>,
+    taking: bool,
+    landed: usize,
     /// What slices take to be checked, once their lane writes them; whether one is, how many have been.
     checks: Vec<u64>,
     checking: bool,
@@ -170,13 +176,22 @@ impl Conn {
 
     /// Whether the receivers have a place for a slice.
     fn fits(&self, slice: usize, depth: usize, now: u64) -> bool {
-        slice < depth || latest(&self.credits, slice - depth).is_some_and(|free| free <= now)
+        self.place(slice, depth).is_some_and(|free| free <= now)
+    }
+
+    /// Since when they have; `None` where nobody knows yet.
+    fn place(&self, slice: usize, depth: usize) -> Option<u64> {
+        if slice < depth { Some(0) } else { latest(&self.credits, slice - depth) }
     }
 }
 
 /// Units of a proxy's work on a slice that a lane writes.
 fn checks(spec: &ConnSpec, bytes: u64) -> u64 {
     if spec.proxy.is_none() || spec.uses.of(Section::Posting).is_empty() { 0 } else { bytes * spec.check / WEIGHT_ONE }
+}
+
+fn ps(units: u64, rate: u64) -> u64 {
+    u64::try_from((u128::from(units) * 1_000_000_000_000).div_ceil(u128::from(rate))).unwrap()
 }
 
 /// The latest of what all ends said about a slice, once all have.
@@ -190,6 +205,7 @@ enum Owner {
     Proxy(usize),
     Post(usize),
     Check(usize),
+    Take(usize),
     Task(usize),
 }
 
@@ -320,6 +336,11 @@ impl Naive<'_> {
                 self.stream(id);
                 self.deliver(id);
             }
+            Owner::Take(id) => {
+                self.conns[id].taken.push(self.now);
+                self.conns[id].taking = false;
+                self.hand_over(id);
+            }
             Owner::Check(id) => {
                 self.conns[id].checked += 1;
                 self.conns[id].checking = false;
@@ -335,30 +356,46 @@ impl Naive<'_> {
             return;
         }
         let (bytes, since) = conn.handed_over(conn.sent).unwrap();
-        let mut at = self.now;
+        let mut behind = 0;
         if let Some([work, wire]) = spec.overlap
             && conn.posted[conn.sent] > conn.sending.unwrap()
         {
-            let ps = |units: u64, rate: u64| {
-                u64::try_from((u128::from(units) * 1_000_000_000_000).div_ceil(u128::from(rate))).unwrap()
-            };
             let posting = spec.post[usize::from(bytes > 0)];
-            at += ps(posting, work).min(ps(bytes, wire));
+            behind = ps(posting, work).min(ps(bytes, wire));
         }
-        let proxy = spec.proxy.unwrap();
-        let flush = if bytes > 0 { proxy.flush.0 } else { 0 };
-        let (there, ack) = (at + spec.latency.0 + flush, at + proxy.ack.0);
+        let ack = self.now + behind + spec.proxy.unwrap().ack.0;
         conn.sent += 1;
         (conn.sending, conn.carried) = (None, false);
         conn.acks.push(ack);
-        self.times.extend([there, ack]);
+        conn.arrived.push((bytes, since, behind));
+        self.times.insert(ack);
+        if spec.take == 0 || spec.uses.of(Section::Taking).is_empty() {
+            conn.taken.push(self.now);
+            self.hand_over(id);
+        }
+    }
+
+    /// A slice that has arrived, and that the receiver's proxy is done with, goes to its place once there is one; whether any
+    /// did.
+    fn hand_over(&mut self, id: usize) -> bool {
+        let (spec, conn) = (&self.instance.conns[id], &mut self.conns[id]);
+        let slice = conn.landed;
+        let (Some(&taken), Some(free)) = (conn.taken.get(slice), conn.place(slice, spec.depth as usize)) else {
+            return false;
+        };
+        let (bytes, since, behind) = conn.arrived[slice];
+        let flush = if bytes > 0 { spec.proxy.unwrap().flush.0 } else { 0 };
+        let there = (taken + behind + spec.latency.0).max(free.saturating_sub(spec.credit.0)) + flush;
+        conn.landed += 1;
+        self.times.insert(there);
         for sender in 0..conn.heads.len() {
-            if !spec.streaming {
+            if conn.heads[sender].len() <= slice {
                 conn.heads[sender].push(there);
             }
             conn.tails[sender].push(there);
             self.outcome.log.messages.push((u32::try_from(id).unwrap(), bytes, since, there));
         }
+        true
     }
 
     /// First lines are on their way once a slice is both posted and being sent.
@@ -367,11 +404,12 @@ impl Naive<'_> {
         if !spec.streaming
             || conn.sending.is_none()
             || conn.posted.len() <= conn.sent
-            || conn.heads[0].len() > conn.sent
+            || conn.heads[0].len() != conn.sent
+            || !conn.fits(conn.sent, spec.depth as usize, self.now)
         {
             return;
         }
-        let head = self.now + spec.latency.0;
+        let head = self.now + spec.latency.0 + spec.overlap.map_or(0, |[work, _]| ps(spec.take, work));
         self.times.insert(head);
         conn.heads.iter_mut().for_each(|heads| heads.push(head));
     }
@@ -526,13 +564,20 @@ impl Naive<'_> {
                 && conn.sending.is_none()
                 && conn.is_checked(conn.sent, spec)
                 && (spec.overlap.is_some() || conn.sent < conn.posted.len())
-                && conn.fits(conn.sent, spec.depth as usize, self.now)
+                && (bytes <= spec.eager && spec.eager > 0 || conn.fits(conn.sent, spec.depth as usize, self.now))
             {
                 conn.sending = Some(self.now);
                 self.start(Owner::Proxy(id), bytes.max(1), spec.uses.of(Section::Transfer).to_vec());
                 self.stream(id);
                 moved = true;
             }
+            let conn = &mut self.conns[id];
+            if conn.taken.len() < conn.arrived.len() && !conn.taking {
+                conn.taking = true;
+                self.start(Owner::Take(id), spec.take, spec.uses.of(Section::Taking).to_vec());
+                moved = true;
+            }
+            moved |= self.hand_over(id);
             let conn = &mut self.conns[id];
             let next = conn.posted.len();
             let due = if conn.handed_over(next).is_some() { !conn.is_checked(next, spec) } else { true };
