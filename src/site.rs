@@ -9,6 +9,7 @@ use collcast_reports::model::Input;
 use collcast_sim::collective::Launch;
 use collcast_sim::domain::Basis;
 use collcast_sim::ids::{HostId, Rank};
+use collcast_sim::nccl::plugin;
 use collcast_sim::nccl::search::Given;
 use collcast_sim::nccl::settings::SettingsError;
 use collcast_sim::nccl::{CsvTuner, Environment, Tuner, Version};
@@ -271,7 +272,7 @@ pub struct Told {
     pub warnings: Vec<String>,
 }
 
-/// What NCCL is told on a machine: the machine's variables, then those given.
+/// What NCCL is told on a machine: what its plugin sets, the machine's variables, then those given.
 ///
 /// # Errors
 /// A version whose rules nobody has read, variables that NCCL would not start with, a tuner's table that cannot be read.
@@ -281,8 +282,8 @@ pub fn told(topology: &Topology, nccl: Option<&str>, env: &[(String, String)]) -
         None => topology.software.nccl,
     };
     let (rules, note) = version.unwrap_or_default().covered();
-    let mut pairs = topology.software.env.clone();
-    pairs.extend(env.iter().cloned());
+    let pairs = plugin::environment(topology, env);
+    let (by_plugin, own) = pairs.split_at(pairs.len() - topology.software.env.len() - env.len());
     let environment = Environment::parse(&pairs, rules).map_err(|e| match e {
         SettingsError::SmallBuffer { .. } => Error::usage(e.to_string(), "leave it out for NCCL's default"),
         _ => {
@@ -299,19 +300,30 @@ pub fn told(topology: &Topology, nccl: Option<&str>, env: &[(String, String)]) -
         ..Told::default()
     };
     told.notes.extend(note);
-    if !pairs.is_empty() {
+    let plain = |pairs: &[(String, String)]| {
         let quoted = |value: &str| match value.contains(char::is_whitespace) {
             true => format!("'{value}'"),
             false => value.to_owned(),
         };
         let set: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
-        told.notes.push(format!("{ENVIRONMENT}{}", set.join(" ")));
+        set.join(" ")
+    };
+    if let Some(plugin) = topology.software.plugin.as_ref().filter(|_| !by_plugin.is_empty()) {
+        told.notes.push(format!("{plugin} sets where nothing else does: {}", plain(by_plugin)));
+    }
+    if !own.is_empty() {
+        told.notes.push(format!("{ENVIRONMENT}{}", plain(own)));
     }
     let ignored: Vec<&str> = environment.ignored.iter().map(String::as_str).filter(|name| !moves(name)).collect();
     if !ignored.is_empty() {
         told.notes.push(format!("without effect on the forecast: {}", ignored.join(" ")));
     }
     told.warnings.extend(environment.not_modelled.iter().map(|what| format!("not_modelled: {what}")));
+    let provider = own.iter().rfind(|(name, _)| name == "FI_PROVIDER").map(|(_, value)| value.as_str());
+    if let Some(provider) = provider.filter(|provider| plugin::has_efa(topology) && plugin::without_efa(provider)) {
+        told.warnings
+            .push(format!("FI_PROVIDER={provider}: libfabric has no EFA then, and data between hosts goes over TCP"));
+    }
     let hcas = pairs.iter().filter(|(name, _)| name == "NCCL_IB_HCA");
     let unknown = hcas.filter_map(|(_, value)| Some((value, NicSet::of_hcas(topology, value).err()?)));
     told.warnings.extend(unknown.map(|(value, why)| format!("not_modelled: NCCL_IB_HCA={value}: {why}")));

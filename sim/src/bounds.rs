@@ -3,8 +3,12 @@
 //! For any set of ranks, what its members must learn from outside has to enter it, and what
 //! others need of it has to leave. The cuts checked are every rank, every host, and each half
 //! of the hosts; the links of every level are checked by the bytes that really went over them.
+//! Where nothing between some parts reduces, each of `n` parts but one gives the data of an
+//! all-reduce away once and gets the result once: `2 (n - 1)` times its size over all their links.
 //! Source: Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory,
 //! practice, and experience", CCPE 19(13), 2007, section 3 (lower bounds).
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -123,12 +127,16 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
     // Directions may differ in rate: what enters uses the links in, what leaves the links out.
     let mut rates = vec![Ports::default(); topology.vertices().count()];
     let mut network = rates.clone();
+    let mut cables = rates.clone();
     for (_, from, to, link) in topology.links() {
         let add = |rates: &mut Vec<Ports>| {
             rates[to.index()].enter = rates[to.index()].enter.saturating_add(link.rate.get());
             rates[from.index()].leave = rates[from.index()].leave.saturating_add(link.rate.get());
         };
         add(&mut rates);
+        if link.kind.is_network() {
+            add(&mut cables);
+        }
         // What leaves a host: the network, and NVLink to the switches of a domain of hosts.
         if link.kind.is_network() || topology.vertex(from).host.is_none() || topology.vertex(to).host.is_none() {
             add(&mut network);
@@ -149,9 +157,11 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
         all = all.and(ports);
         consider(ports.time(crosses(&[Rank(r)])), &|| format!("the links of rank {r}"));
     }
-    if call.collective == Collective::AllReduce && !in_switches {
-        // Every rank but one gives its data away once, and gets the result once.
-        let total = 2 * u64::from(call.ranks - 1) * call.count * call.dtype.size();
+    // Every part but one gives its data away once, and gets the result once.
+    let reduced = |parts: u64| 2 * parts.saturating_sub(1) * call.count * call.dtype.size();
+    let reduces = call.collective == Collective::AllReduce;
+    if reduces && !in_switches {
+        let total = reduced(u64::from(call.ranks));
         consider(all.time((total, total)), &|| "the links of all ranks together".to_owned());
     }
     let mut hosts: Vec<(Vec<Rank>, Ports)> = vec![(Vec::new(), Ports::default()); topology.hosts().len()];
@@ -163,6 +173,14 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
         hosts[index].1 = ends.map(|n| network[n.index()]).fold(Ports::default(), Ports::and);
         let (inside, ports) = &hosts[index];
         consider(ports.time(crosses(inside)), &|| format!("the NICs of host {}", host.name));
+    }
+    // NVSwitches reduce inside a domain of NVLink, and between domains only switches of the network that can.
+    if reduces && !(in_switches && topology.sharp) {
+        let nodes: BTreeSet<_> = (0..call.ranks).map(|r| topology.node_of(Rank(r))).collect();
+        let used = topology.hosts().iter().zip(&hosts).filter(|(_, (ranks, _))| !ranks.is_empty());
+        let ports = used.flat_map(|(host, _)| &host.nics).map(|n| cables[n.index()]).fold(Ports::default(), Ports::and);
+        let total = reduced(nodes.len() as u64);
+        consider(ports.time((total, total)), &|| "the NICs of all hosts together".to_owned());
     }
     let used: Vec<_> = hosts.iter().filter(|h| !h.0.is_empty()).collect();
     if used.len() > 2 {

@@ -23,6 +23,9 @@ pub struct Reached {
     pub gpus: BTreeSet<String>,
     /// Kinds of network between its hosts; none inside one host.
     pub networks: BTreeSet<String>,
+    /// Rate of all NICs of a host for data, in GB/s and one direction; 0 inside one host.
+    #[serde(default)]
+    pub nics_gbps: f64,
     /// Hosts.
     pub hosts: u32,
     /// Ranks.
@@ -47,6 +50,8 @@ static FILE: LazyLock<File> = LazyLock::new(|| toml::from_str(include_str!("reac
 
 /// How many times as many hosts a run may have had, or a machine may have, for the one to say something of the other.
 const NEAR: u32 = 4;
+/// What rates of one nominal rate differ by where sources round them.
+const NEAR_RATE: f64 = 0.01;
 /// Runs that a note names.
 const NAMED: usize = 3;
 
@@ -54,6 +59,7 @@ const NAMED: usize = 3;
 struct Machine {
     gpus: BTreeSet<String>,
     networks: BTreeSet<String>,
+    nics_gbps: f64,
     hosts: u32,
 }
 
@@ -61,9 +67,13 @@ impl Machine {
     fn of(topology: &Topology, ranks: u32) -> Self {
         let hosts: BTreeSet<HostId> = (0..ranks.min(topology.ranks())).map(|r| topology.host_of(Rank(r))).collect();
         let nodes: BTreeSet<_> = (0..ranks.min(topology.ranks())).map(|r| topology.node_of(Rank(r))).collect();
+        let several = nodes.len() > 1;
+        let first = hosts.first().map(|host| topology.hosts()[host.index()].nics.as_slice()).unwrap_or_default();
+        let nics_gbps = first.iter().filter_map(|&nic| topology.nic(nic)).map(|nic| nic.rate.gb_per_s()).sum();
         Self {
             gpus: families(topology),
-            networks: if nodes.len() > 1 { networks(topology) } else { BTreeSet::new() },
+            networks: if several { networks(topology) } else { BTreeSet::new() },
+            nics_gbps: if several { nics_gbps } else { 0.0 },
             hosts: u32::try_from(hosts.len()).unwrap_or(u32::MAX),
         }
     }
@@ -77,14 +87,15 @@ impl Reached {
         (collective, ranks): (Collective, u32),
         (size_bytes, busbw_gbps): (u64, f64),
     ) -> Self {
-        let Machine { gpus, networks, hosts } = Machine::of(topology, ranks);
-        Self { publisher, source, gpus, networks, hosts, ranks, collective, size_bytes, busbw_gbps }
+        let Machine { gpus, networks, nics_gbps, hosts } = Machine::of(topology, ranks);
+        Self { publisher, source, gpus, networks, nics_gbps, hosts, ranks, collective, size_bytes, busbw_gbps }
     }
 
     fn is_like(&self, machine: &Machine, collective: Collective, ranks: u32) -> bool {
         self.collective == collective
             && self.gpus == machine.gpus
             && self.networks == machine.networks
+            && (self.nics_gbps - machine.nics_gbps).abs() <= NEAR_RATE * machine.nics_gbps
             && self.ranks * machine.hosts == ranks * self.hosts
             && (self.hosts == machine.hosts || self.hosts.min(machine.hosts) > 1)
             && self.hosts.max(machine.hosts) <= NEAR * self.hosts.min(machine.hosts)

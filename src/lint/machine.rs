@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use collcast_sim::nccl::plugin;
 use collcast_sim::topology::LinkKind;
 
 use super::setting::Setting;
@@ -43,6 +44,8 @@ impl Machine {
     pub(super) fn has(&self, what: &str) -> bool {
         match what {
             "rdma" => self.has_rdma(),
+            "no-plugin" => !plugin::needs_plugin(&self.site.topology),
+            "efa" => plugin::has_efa(&self.site.topology),
             "verbs" => self.site.nodes() > 1 && self.count(is_of_verbs) > 0,
             "nvlink" => self.has_nvlink(),
             "several-hosts" => self.site.nodes() > 1,

@@ -38,7 +38,7 @@ use found::Found;
 use machine::Machine;
 pub use read::Kind;
 pub use setting::Place;
-use setting::Scope;
+use setting::{Scope, Setting};
 
 /// A file that is already read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -172,6 +172,12 @@ fn check(scope: &Scope, machine: Option<&Machine>, found: &mut Found<'_>) -> Res
     }
     names::check(scope, machine, found);
     let settings = scope.last();
+    // The plugin of a machine with EFA asks for it where nobody says otherwise.
+    let efa = Setting { name: "FI_PROVIDER".to_owned(), value: "efa".to_owned(), line: None };
+    let mut in_force = settings.clone();
+    if machine.is_some_and(|machine| machine.has("efa")) {
+        in_force.entry(&efa.name).or_insert(&efa);
+    }
     for rule in rules::all() {
         let matters = rule.machine.as_deref().is_none_or(|needed| machine.is_none_or(|machine| machine.has(needed)));
         // A log is there because somebody asked for it.
@@ -179,8 +185,9 @@ fn check(scope: &Scope, machine: Option<&Machine>, found: &mut Found<'_>) -> Res
         if !matters || (scope.log && of_debug) {
             continue;
         }
-        if let Some(by) = rule.holds(&settings) {
-            let texts: Vec<String> = by.iter().map(|setting| setting.text()).collect();
+        if let Some(by) = rule.holds(&in_force) {
+            let said = by.iter().filter(|setting| settings.contains_key(setting.name.as_str()));
+            let texts: Vec<String> = said.map(|setting| setting.text()).collect();
             found.add(&rule.id, by[0].line, format!("{}: {}", texts.join(" and "), rule.what));
         }
     }

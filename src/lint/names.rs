@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use collcast_sim::collective::{Collective, DataType, Protocol, nearest};
 use collcast_sim::nccl::parameters::{Parameter, is_of_plugin, strtoll};
+use collcast_sim::nccl::plugin;
 use collcast_sim::nccl::settings::{NcclSettings, SettingsError};
 use collcast_sim::nccl::{ALGORITHMS, Environment, FUNCTIONS, NicSet, Version};
 use collcast_sim::network;
@@ -67,6 +68,12 @@ pub(super) fn check(scope: &Scope, machine: Option<&Machine>, found: &mut Found<
         if let Some(setting) = settings.get(name).filter(|s| s.is_known()) {
             interface(setting, machine, found);
         }
+    }
+    if let Some(setting) = settings.get("FI_PROVIDER").filter(|s| s.is_known() && plugin::without_efa(&s.value))
+        && let Some(machine) = machine.filter(|machine| machine.has("efa") && machine.has("several-hosts"))
+    {
+        let what = format!("{}: `{}` has EFA", setting.text(), machine.site.topology.name);
+        found.add("other-provider", setting.line, what);
     }
     if let (Some(setting), Some(machine)) = (settings.get("NCCL_IB_HCA").filter(|s| s.is_known()), machine) {
         nics(setting, machine, found);
@@ -324,7 +331,9 @@ fn fails(site: &Site, collective: Collective) -> bool {
 fn forced_ll128(setting: &Setting, version: Version, machine: Option<&Machine>, found: &mut Found<'_>) {
     let Ok(Environment { settings: NcclSettings { protocols, .. }, .. }) = understood(setting, version) else { return };
     let forced = FUNCTIONS.iter().any(|&(_, collective)| protocols.allows(collective, Protocol::Ll128) == Some(true));
-    if forced && !machine.is_some_and(has_ll128) {
+    // Google's own list for TCPXO names it.
+    let by_list = |machine: &Machine| machine.site.topology.software.plugin.as_deref() == Some(plugin::TCPXO);
+    if forced && !machine.is_some_and(|machine| has_ll128(machine) || by_list(machine)) {
         found.add("forced-ll128", setting.line, format!("{} names LL128", setting.text()));
     }
 }

@@ -23,14 +23,14 @@ pub struct Rule {
     pub id: String,
     /// How bad what it finds is.
     pub severity: Severity,
-    /// Conditions that must all hold: `NAME`, `!NAME`, `NAME=VALUE` (or `NAME=A|B`), `NAME~TEXT`,
-    /// `NAME>=NUMBER`. A value that NCCL does not take is none.
+    /// Conditions that must all hold: `NAME`, `NAME=VALUE` (or `NAME=A|B`), `NAME~TEXT`, `NAME>=NUMBER`, and any of them
+    /// behind `!`, which no setting may fulfil. A value that NCCL does not take is none.
     #[serde(default)]
     pub when: Vec<String>,
     /// Texts of which a line of a log has one.
     #[serde(default)]
     pub log: Vec<String>,
-    /// What a machine must have, where one is known: `rdma`, `verbs`, `nvlink`, `several-hosts`.
+    /// What a machine must have, where one is known: `rdma`, `verbs`, `no-plugin`, `nvlink`, `several-hosts`.
     #[serde(default)]
     pub machine: Option<String>,
     /// What is wrong, after the settings that say it.
@@ -66,10 +66,14 @@ impl Rule {
     pub(super) fn holds<'s>(&self, settings: &BTreeMap<&str, &'s Setting>) -> Option<Vec<&'s Setting>> {
         let mut found = Vec::new();
         for condition in &self.when {
-            match Condition::of(condition) {
-                Condition::Absent(name) if settings.contains_key(name) => return None,
-                Condition::Absent(_) => {}
-                condition => found.push(*settings.values().find(|setting| condition.is_met(setting))?),
+            let met = |condition: &str| {
+                let condition = Condition::of(condition);
+                settings.values().find(|setting| condition.is_met(setting)).copied()
+            };
+            match condition.strip_prefix('!') {
+                Some(not) if settings.contains_key(not) || met(not).is_some() => return None,
+                Some(_) => {}
+                None => found.push(met(condition)?),
             }
         }
         (!found.is_empty()).then_some(found)
@@ -79,8 +83,6 @@ impl Rule {
 /// A condition on a setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Condition<'r> {
-    /// `!NAME`: it is not set.
-    Absent(&'r str),
     /// `NAME=VALUE`: it has the value, or one of several, as text in any case or as a number.
     Is(&'r str, &'r str),
     /// `NAME~TEXT`: it contains the text, in any case; what a list names behind `^` does not count.
@@ -93,9 +95,7 @@ enum Condition<'r> {
 
 impl<'r> Condition<'r> {
     fn of(text: &'r str) -> Self {
-        if let Some(name) = text.strip_prefix('!') {
-            Self::Absent(name)
-        } else if let Some((name, number)) = text.split_once(">=") {
+        if let Some((name, number)) = text.split_once(">=") {
             Self::Least(name, strtoll(number).0)
         } else if let Some((name, value)) = text.split_once('=') {
             Self::Is(name, value)
@@ -111,7 +111,6 @@ impl<'r> Condition<'r> {
         let known = setting.is_known();
         let number = || Some(strtoll(value)).filter(|(_, rest)| !rest).map(|(number, _)| number);
         match self {
-            Self::Absent(_) => false,
             Self::Is(name, is) => {
                 let mut all = is.split('|');
                 let taken = Parameter::of(name).and_then(|parameter| parameter.takes(value)) != Some(false);

@@ -2,9 +2,9 @@
 //!
 //! ```
 //! use collcast::profiles::list;
-//! let all = list(&collcast::SiteSpec::new("aws-p4d").nodes(2))?;
+//! let all = list(&collcast::SiteSpec::new("dgx-a100").nodes(2))?;
 //! let taken = all.iter().find(|profile| profile.taken.is_some()).unwrap();
-//! assert_eq!(taken.name, "a100-efa-published");
+//! assert_eq!(taken.name, "a100-ib-published");
 //! # Ok::<(), collcast::Error>(())
 //! ```
 
@@ -121,6 +121,9 @@ pub struct Taken {
     pub why: Option<String>,
 }
 
+/// What follows the name of a profile that no file holds, in place of its path.
+const BUILT_IN: &str = " (built-in)";
+
 /// The profiles of these names, layered over `prior`; the later wins per constant.
 ///
 /// # Errors
@@ -134,14 +137,15 @@ pub fn layered(names: &[String], folders: &Folders) -> Result<(Profile, Vec<Inpu
             Place::File(path) => (read_text("read the profile", &path)?, Some(path.display().to_string())),
         };
         profile = profile.layered(Layer::stacked(&text, path.as_deref().unwrap_or(name))?);
-        sources.push(Input { name: "profile".to_owned(), path, hash: content_hash(text.as_bytes()) });
+        let path = path.unwrap_or_else(|| format!("{name}{BUILT_IN}"));
+        sources.push(Input { name: "profile".to_owned(), path: Some(path), hash: content_hash(text.as_bytes()) });
     }
     Ok((profile, sources))
 }
 
 /// The profiles named, or else the best there is for a machine: one beside its file, the user's own that was fitted to
 /// this machine, and the one that the machine names. Over this lies one that is fitted to published runs of such machines,
-/// where it is [nearer](Published::nearer) on those that it had not seen.
+/// where it is surely [nearer](Published::nearer) on those that it had not seen.
 ///
 /// # Errors
 /// A file that cannot be read; a name that does not exist.

@@ -39,6 +39,9 @@ struct File {
 // A test reads the file: it is whole.
 static FILE: LazyLock<File> = LazyLock::new(|| toml::from_str(include_str!("published.toml")).unwrap_or_default());
 
+/// Odds below which evidence is "not worth more than a bare mention": Kass and Raftery, "Bayes Factors", JASA 90, 1995.
+const ODDS_LEAST: f64 = 3.0;
+
 /// Kinds of network that join the hosts of a machine.
 pub(crate) fn networks(topology: &Topology) -> BTreeSet<String> {
     let nics = topology.vertices().filter_map(|(_, v)| match &v.kind {
@@ -86,11 +89,17 @@ pub(super) fn all() -> &'static [Published] {
 }
 
 impl Published {
-    /// Whether it is nearer to unseen runs than the machines' own: over all sizes, and no farther at large ones, by which
-    /// machines are judged.
+    /// Whether it is surely nearer to unseen runs than the machines' own: over all sizes by more than chance, and no farther
+    /// at large ones, by which machines are judged.
     pub fn nearer(&self) -> bool {
-        let over = |part: Part| self.unseen.of(part) / self.own.of(part);
-        Part::ALL.into_iter().map(over).product::<f64>() < 1.0 && over(Part::Large) <= 1.0
+        self.odds() >= ODDS_LEAST && self.unseen.large <= self.own.large
+    }
+
+    /// How many times as likely the unseen runs are under it as under the machines' own, where the errors of publishers are
+    /// normal and as wide as they were: the likelihood of `p` errors of standard deviation `s` goes as `s^-p`.
+    fn odds(&self) -> f64 {
+        let times = |part: Part| self.own.of(part) / self.unseen.of(part);
+        Part::ALL.into_iter().map(times).product::<f64>().powf(self.publishers as f64)
     }
 
     /// Why it is taken.
@@ -106,5 +115,28 @@ impl Published {
             percent(self.own.large),
             percent(self.own.small),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a profile needs more than chance to be taken: 5% against 6% of two publishers is none, of many it is.
+    #[test]
+    fn a_margin_is_needed() {
+        let of = |unseen: f64, own: f64, publishers: usize| Published {
+            name: String::new(),
+            networks: Vec::new(),
+            gpus: Vec::new(),
+            unseen: Doubt { small: 0.3, middle: 0.1, large: unseen },
+            own: Doubt { small: 0.3, middle: 0.1, large: own },
+            runs: publishers,
+            publishers,
+        };
+        assert!(!of(0.048, 0.056, 2).nearer());
+        assert!(of(0.048, 0.056, 8).nearer());
+        assert!(of(0.03, 0.06, 2).nearer());
+        assert!(!of(0.06, 0.05, 20).nearer());
     }
 }

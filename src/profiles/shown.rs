@@ -55,7 +55,8 @@ pub fn list(site: &SiteSpec) -> Result<Vec<Known>, Error> {
     if site.topology.is_some() {
         let topology = site.topology()?;
         let Taken { profile, sources, why } = take(&[], &topology, &folders)?;
-        let path = sources.last().and_then(|source| source.path.clone()).map(PathBuf::from);
+        let is_file = |path: &String| !path.ends_with(super::BUILT_IN);
+        let path = sources.last().and_then(|source| source.path.clone()).filter(is_file).map(PathBuf::from);
         let place = path.map_or(Place::BuiltIn, Place::File);
         let named = || match &topology.profile {
             Some(_) => format!("profile {} is taken: `{}` names it", profile.name, topology.name),

@@ -92,6 +92,7 @@ pub const PRODUCTS: &[Product] = &[
     product("H200-SXM5-141GB", &[0x2335], 90, 4800.0, 132, 5, "NVIDIA H200 data sheet"),
     product("B200-SXM6-180GB", &[0x2901], 100, 8000.0, 148, 5, "NVIDIA DGX B200 data sheet (64 TB/s for 8)"),
     product("GB200", &[0x2941], 100, 8000.0, 148, 5, "NVIDIA GB200 NVL72 data sheet (576 TB/s for 72)"),
+    product("B300-SXM6-270GB", &[], 103, 8000.0, 148, 6, "NVIDIA HGX B300 (8 TB/s each); SMs as GB300"),
     product("GB300", &[], 103, 8000.0, 148, 5, "NVIDIA GB300 NVL72 data sheet (576 TB/s for 72)"),
     product("RTX-PRO-6000", &[0x2bb1, 0x2bb5], 120, 1792.0, 188, 5, "NVIDIA RTX PRO 6000 Blackwell data sheet"),
     product("RTX-6000D", &[], 120, 1398.0, 156, 5, "press reports: GDDR7 on 448 bits"),

@@ -277,6 +277,7 @@ impl Reader<'_> {
             description: text_of(raw.description.as_ref()),
             file: self.source.file.to_owned(),
             profile: raw.profile.as_ref().map(|name| self.profile(name)).transpose()?,
+            assumptions: raw.note.iter().map(|note| note.value.clone()).collect(),
             ..ClusterSpec::default()
         };
         if let Some(software) = &raw.software {
@@ -378,7 +379,7 @@ impl Reader<'_> {
             group.names = (0..nodes).map(|i| format!("host{i}")).collect();
         }
         cluster.fabric = fabric;
-        cluster.assumptions = base.assumptions;
+        cluster.assumptions.extend(base.assumptions);
         if cluster.profile.is_none() {
             cluster.profile = base.profile;
         }

@@ -2,7 +2,7 @@
 //! replace.
 
 use collcast_sim::topology::{Gpu, LinkKind, Nic, Storage};
-use collcast_sim::units::Bandwidth;
+use collcast_sim::units::{Bandwidth, SimDuration};
 
 use crate::catalogue;
 use crate::host::{CpuSpec, GpuSpec, HostSpec, NicSpec, NvlinkSpec, NvlinkTarget, Parent, SwitchSpec};
@@ -65,6 +65,7 @@ pub(crate) struct NicPlan {
     pub(crate) ports: u32,
     pub(crate) gpudirect: Option<bool>,
     pub(crate) gpudirect_rate: Option<Bandwidth>,
+    pub(crate) latency: Option<SimDuration>,
 }
 
 /// The NIC for ssh and storage.
@@ -225,7 +226,7 @@ pub(crate) fn draw_nics(host: &mut HostSpec, nics: &NicPlan, pcie_rate: Bandwidt
                 rail: nics.rail.as_ref().and_then(|r| r.get(index as usize).copied()),
                 card: (nics.ports > 1).then(|| index / nics.ports),
                 management: false,
-                latency: None,
+                latency: nics.latency,
             },
             parent,
             pcie_rate,

@@ -183,6 +183,8 @@ pub(crate) struct RawFile {
     /// Short form: number of hosts.
     #[schemars(with = "Option<u32>")]
     pub(crate) count: Option<At<i64>>,
+    /// What forecasts of it leave out, in a sentence that every answer repeats.
+    pub(crate) note: Option<At<String>>,
     /// Name of the built-in profile that fits the hardware; `prior` where none is named.
     pub(crate) profile: Option<At<String>>,
     /// What the hosts run.
@@ -335,6 +337,8 @@ pub(crate) struct RawNics {
     /// Rate at which a NIC reads GPU memory and at which it writes it, where that is below the rate of its links (what
     /// is between them may keep few packets in flight, or in strict order).
     pub(crate) gpudirect_rate: Option<At<RawRate>>,
+    /// What a NIC reports to NCCL as its latency, such as `35 us`; as its plugin knows it where absent, 0 without one.
+    pub(crate) latency: Option<At<String>>,
 }
 
 /// NIC for ssh and storage.

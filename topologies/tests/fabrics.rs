@@ -5,6 +5,7 @@
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Rank};
 use collcast_sim::nccl::Version;
+use collcast_sim::nccl::plugin;
 use collcast_sim::nccl::search::{Options, graphs};
 use collcast_sim::nccl::{Interface, NicSet, PathClass, Transport};
 use collcast_sim::network::{Route, Router, order_by};
@@ -191,6 +192,60 @@ fn some_nics_need_a_plugin() {
     // It says nothing to a plugin.
     assert_eq!(by("aws-p5", ("NCCL_IB_DISABLE", "1")), Ok(Interface::Data));
     assert_eq!(by("dgx-h100", ("NCCL_IB_DISABLE", "1")), Ok(Interface::Sockets));
+    // TCPX and TCPXO have interfaces of their own: NCCL's are for set-up.
+    for machine in ["gcp-a3", "gcp-a3-mega"] {
+        assert_eq!(by(machine, ("NCCL_SOCKET_IFNAME", "eth0")), Ok(Interface::Data), "{machine}");
+        assert_eq!(by(machine, ("NCCL_IB_DISABLE", "1")), Ok(Interface::Data), "{machine}");
+        assert_eq!(by(machine, ("NCCL_NET", "Socket")), Ok(Interface::Sockets), "{machine}");
+    }
+    // Libfabric without EFA has TCP alone.
+    for (machine, provider, interface) in [
+        ("aws-p5", "tcp", Interface::Sockets),
+        ("aws-p5", "^efa", Interface::Sockets),
+        ("aws-p5", "efa", Interface::Data),
+        ("aws-p5", "^tcp", Interface::Data),
+        ("aws-p5", "", Interface::Data),
+        ("dgx-h100", "tcp", Interface::Data),
+    ] {
+        assert_eq!(by(machine, ("FI_PROVIDER", provider)), Ok(interface), "{machine} {provider}");
+    }
+}
+
+/// Goal: what a plugin sets by itself gives way to the machine's variables, these to the user's; without it none is set.
+#[test]
+fn plugins_set_what_nobody_else_does() {
+    let value = |machine: &str, told: &[(&str, &str)], wanted: &str| {
+        let topology = collcast_topologies::load_any(machine, Some(2), None).unwrap();
+        let told: Vec<_> = told.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let all = plugin::environment(&topology, &told);
+        all.into_iter().rfind(|(name, _)| name == wanted).map(|(_, value)| value)
+    };
+    let eight = Some("8388608".to_owned());
+    for machine in ["aws-p4d", "aws-p4de", "aws-p5", "aws-p5e", "aws-p5en", "aws-p6-b200", "aws-p6-b300"] {
+        assert_eq!(value(machine, &[], "NCCL_BUFFSIZE"), eight, "{machine}");
+        let own = [("NCCL_BUFFSIZE", "4194304")];
+        assert_eq!(value(machine, &own, "NCCL_BUFFSIZE"), Some("4194304".to_owned()), "{machine}");
+        assert_eq!(value(machine, &[("NCCL_NET_PLUGIN", "none")], "NCCL_BUFFSIZE"), None, "{machine}");
+        let chunk = value(machine, &[], "NCCL_NVLS_CHUNKSIZE");
+        assert_eq!(chunk.is_some(), !machine.contains("p4"), "{machine}");
+    }
+    for (machine, simple) in [("aws-p4d", true), ("aws-g4dn", true), ("aws-p5", false), ("dgx-h100", false)] {
+        assert_eq!(value(machine, &[], "NCCL_PROTO").as_deref(), simple.then_some("Simple"), "{machine}");
+    }
+    assert_eq!(value("aws-g4dn", &[], "NCCL_BUFFSIZE"), None);
+}
+
+/// Goal: the latency that a topology file says of its NICs is what NCCL is told, before the plugin's own.
+#[test]
+fn files_say_the_latency_of_nics() {
+    let latency = |said: &str| {
+        let machine = build(&format!(
+            "[[hosts]]\ncount = 2\nlike = \"aws-p5\"\n[hosts.nics]\nkind = \"efa\"\ncount = 32\nrate = \"100 Gb/s\"\n\
+             per_gpu = 4\ngpudirect = true\n{said}\n[fabric]\nkind = \"single-switch\""
+        ));
+        graphs(&machine, 16, &Options::default()).ring.latency_inter
+    };
+    assert_eq!((latency(""), latency("latency = \"20 us\""), latency("latency = \"0 us\"")), (75.0, 20.0, 0.0));
 }
 
 /// Goal: hosts of different kinds and counts work together. A slow port sets the pace of who must use

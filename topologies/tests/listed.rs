@@ -682,7 +682,9 @@ proptest! {
 /// Goal: the built-ins that other programs' names lead to exist.
 #[test]
 fn every_instance_type_has_its_machine() {
-    for like in ["aws-p4d", "aws-p4de", "aws-p5", "aws-p5en", "aws-p6-b200"] {
+    let types = ["p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb200"];
+    for like in types.map(|name| format!("aws-{name}")) {
+        let like = like.as_str();
         assert!(builtin::spec(like).is_ok(), "{like}");
     }
 }

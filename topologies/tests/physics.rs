@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
+use collcast_sim::bounds::bandwidth;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::measurement::PeerAccess;
 use collcast_sim::nccl::{Interface, Transport};
@@ -91,6 +92,23 @@ fn each_protocol_has_its_sizes() {
         choice.unwrap().protocol
     };
     assert_eq!((best(1 << 10), best(4 << 30)), (Protocol::Ll, Protocol::Simple));
+}
+
+/// Goal: no all-reduce over hosts is faster than their NICs carry twice what all but one give away, whatever NVSwitches reduce
+/// inside hosts; switches of the network that reduce halve it.
+#[test]
+fn all_reduces_are_bound_by_the_nics_of_all_hosts() {
+    for (machine, hosts, host_gb_per_s) in
+        [("azure-nd-h100-v5", 16, 400.0), ("gcp-a3-mega", 4, 200.0), ("gb200-nvl72", 36, 3600.0)]
+    {
+        let topology = load(machine, Some(hosts), None).unwrap();
+        let call = Call::of_size(Collective::AllReduce, topology.ranks(), Bytes(1 << 30), DataType::Float32);
+        let parts = if machine == "gb200-nvl72" { 2.0 } else { f64::from(hosts) };
+        let all = 2.0 * (parts - 1.0) / parts * f64::from(1 << 30) / (host_gb_per_s * 1e3);
+        let bound = |in_switches| bandwidth(&topology, &call, in_switches).time.as_us();
+        assert!(bound(false) >= all * 0.999, "{machine}: {} for {all}", bound(false));
+        assert!(topology.sharp || (bound(true) / all - 1.0).abs() < 1e-3, "{machine}: {} for {all}", bound(true));
+    }
 }
 
 /// Goal: one rank copies in one go, at the rate of its memory: what it reads and writes of 4800 GB/s.

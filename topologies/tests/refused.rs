@@ -69,6 +69,11 @@ fn mistakes_in_topology_files_are_refused() {
             ][..],
         ),
         (
+            "rate = \"400 Gb/s\"\ngpu",
+            "rate = \"400 Gb/s\"\nlatency = \"35\"\ngpu",
+            &["the latency of the NICs cannot be read", "t.toml:12:11", "\"35 us\""],
+        ),
+        (
             "name = \"t\"",
             "name = \"t\"\nprofile = \"h300-nvswitch\"",
             &[

@@ -610,6 +610,17 @@ fn the_search_follows_settings() {
     // Sockets read host memory, report no latency, and do not bundle the NICs of a GPU.
     let (efa, tcp) = (found("aws-p5", 2, &[]), found("aws-p5", 2, &[("NCCL_NET", "Socket")]));
     assert_eq!((efa.ring.latency_inter, tcp.ring.latency_inter), (75.0, 0.0));
+    // The plugin reports what it is told to, a fraction too; it says nothing of InfiniBand.
+    for (machine, told, latency) in [
+        ("aws-p5", "20", 20.0),
+        ("aws-p5", "12.5", 12.5),
+        ("aws-p5", "0", 0.0),
+        ("aws-g4dn", "", 75.0),
+        ("dgx-h100", "20", 0.0),
+    ] {
+        let set = found(machine, 2, &[("OFI_NCCL_NET_LATENCY", told)]);
+        assert_eq!(set.ring.latency_inter, latency, "{machine} {told}");
+    }
     assert!(efa.ring.type_inter < PathClass::Phb && tcp.ring.type_inter >= PathClass::Phb);
     let nics = |graphs: &Graphs| -> std::collections::BTreeSet<u32> {
         graphs.ring.paths[0].iter().map(|p| p.nics.unwrap().0).collect()

@@ -1,4 +1,4 @@
-//! AWS instances as aws-ofi-nccl knows them: the latency it reports and its region tuner.
+//! AWS instances as aws-ofi-nccl knows them: what it sets, the latency it reports and its region tuner.
 //!
 //! For each platform, number of ranks a host and collective the tuner has an ordered list of
 //! polygons in the plane of (log2 bytes, log2 ranks); the first that contains a call forces its
@@ -43,7 +43,9 @@ impl Platform {
 
     /// The platform of a machine that runs the plugin, by its GPUs and cards.
     pub fn of(topology: &Topology) -> Option<Self> {
-        if topology.software.plugin.as_deref() != Some(PLUGIN) {
+        // P6e has GPUs of P6 beside Grace, and no regions.
+        let grace = topology.gpu(topology.gpu_of(Rank(0))).is_some_and(|gpu| gpu.family().starts_with("GB"));
+        if topology.software.plugin.as_deref() != Some(PLUGIN) || grace {
             return None;
         }
         match (topology.compute_capability(), card_rate(topology)?) {
@@ -53,6 +55,43 @@ impl Platform {
             (103.., _) => Some(Self::P6B300),
             _ => None,
         }
+    }
+}
+
+/// What the plugin sets for collectives of every instance since p4d.
+const FIFOS: [(&str, &str); 2] = [("NCCL_BUFFSIZE", "8388608"), ("NCCL_P2P_NET_CHUNKSIZE", "524288")];
+/// Where EFA does not keep the order of bytes, or does not reach GPU memory (`platform_config_endpoint`).
+const IN_NO_ORDER: (&str, &str) = ("NCCL_PROTO", "Simple");
+const P4D: [(&str, &str); 3] = [FIFOS[0], FIFOS[1], IN_NO_ORDER];
+const P5: [(&str, &str); 5] = [
+    FIFOS[0],
+    FIFOS[1],
+    ("NCCL_NVLSTREE_MAX_CHUNKSIZE", "524288"),
+    ("NCCL_NVLS_CHUNKSIZE", "524288"),
+    ("NCCL_NET_FORCE_FLUSH", "0"),
+];
+
+/// What the plugin sets before NCCL reads it, where the user does not (`platform_data_map`): p4d and p4de, p5 and later,
+/// and what it has no settings for, which keeps no order. Graphics cards since Ada are not in its table.
+pub(super) fn settings(topology: &Topology) -> &'static [(&'static str, &'static str)] {
+    if topology.software.plugin.as_deref() != Some(PLUGIN) || card_rate(topology).is_none() {
+        return &[];
+    }
+    match topology.compute_capability() {
+        80 => &P4D,
+        90..110 => &P5,
+        ..80 | 81..90 => std::slice::from_ref(&IN_NO_ORDER),
+        _ => &[],
+    }
+}
+
+/// Microseconds that the plugin reports as the latency of a card (`platform_data_map`): 150 of p3dn, 35 of p5en and p6,
+/// which have cards of 200 Gb/s and more, and 75 of p4d, p5, g5 and whatever it does not know.
+pub(super) fn latency_us(capability: u32, gb_per_s: f64) -> f32 {
+    match capability {
+        70 => 150.0,
+        _ if gb_per_s < 25.0 => 75.0,
+        _ => 35.0,
     }
 }
 
@@ -301,6 +340,21 @@ mod tests {
         ] {
             let got = first(platform, per_host, hosts, collective, bytes);
             assert_eq!(got.as_deref(), expected, "{platform:?} {per_host} x {hosts} {collective} {bytes}");
+        }
+    }
+
+    /// Goal: latencies are those of the plugin's table, and 75 us of what it does not know, as g4dn.
+    #[test]
+    fn latencies_go_by_the_platform() {
+        for (capability, gb_per_s, us) in [
+            (70, 12.5, 150.0),
+            (75, 12.5, 75.0),
+            (80, 12.5, 75.0),
+            (90, 12.5, 75.0),
+            (90, 25.0, 35.0),
+            (100, 50.0, 35.0),
+        ] {
+            assert_eq!(latency_us(capability, gb_per_s), us, "{capability} {gb_per_s}");
         }
     }
 

@@ -24,6 +24,7 @@ mod old;
 pub mod parameters;
 mod path;
 pub mod plan;
+pub mod plugin;
 pub mod rules;
 pub mod search;
 pub mod selection;

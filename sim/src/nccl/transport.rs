@@ -11,11 +11,12 @@ use super::path::PathClass;
 use crate::ids::{Rank, VertexId};
 use crate::measurement::PeerAccess;
 use crate::topology::{LinkKind, Topology, VertexKind};
+use crate::units::SimDuration;
 
 /// Which interfaces carry data between hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Interface {
-    /// The data NICs, with RDMA where they have it.
+    /// The data NICs, with RDMA or the machine's plugin where they have it.
     #[default]
     Data,
     /// The data NICs, with TCP sockets (`NCCL_NET=Socket`, `NCCL_IB_DISABLE=1`, or a container
@@ -64,6 +65,8 @@ pub struct Transport {
     /// Whether what a NIC writes into GPU memory is read back before it is used: always (`NCCL_NET_FORCE_FLUSH=1`),
     /// never (`NCCL_GDR_FLUSH_DISABLE=1`), or as the GPU needs it.
     pub flush: Option<bool>,
+    /// What a plugin of libfabric reports as the latency of its devices (`OFI_NCCL_NET_LATENCY`); by platform where not given.
+    pub net_latency: Option<SimDuration>,
 }
 
 /// A list of devices as NCCL reads it: beginnings of names, whole names behind `=`, all others behind `^`
@@ -214,6 +217,7 @@ impl Default for Transport {
             cross_nic: CrossNic::default(),
             nvlink_across_hosts: true,
             flush: None,
+            net_latency: None,
         }
     }
 }

@@ -8,12 +8,14 @@ use thiserror::Error;
 
 use super::parameters::strtoll;
 use super::path::PathClass;
+use super::plugin::{has_efa, is_beyond_sockets, needs_plugin, without_efa};
 use super::rules::Rules;
 use super::transport::{CrossNic, Devices, Interface, NicSet, NicsPerGpu, Ports, Transport};
 use super::version::Version;
 use crate::ids::VertexId;
 use crate::measurement::PeerAccess;
 use crate::topology::{Host, LinkKind, Topology};
+use crate::units::SimDuration;
 
 /// A variable that cannot be applied.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
@@ -31,13 +33,6 @@ pub enum TransportError {
         /// What would do.
         expected: &'static str,
     },
-}
-
-/// Whether NCCL reaches the NICs of a machine through a plugin only.
-fn needs_plugin(topology: &Topology) -> bool {
-    let nics = topology.hosts().iter().flat_map(|host| &host.nics).filter_map(|&n| topology.nic(n));
-    let mut data = nics.filter(|nic| !nic.management).peekable();
-    data.peek().is_some() && data.all(|nic| matches!(nic.kind, LinkKind::Efa | LinkKind::Slingshot))
 }
 
 impl Transport {
@@ -65,6 +60,8 @@ impl Transport {
         "NCCL_MNNVL_ENABLE",
         "NCCL_GDR_FLUSH_DISABLE",
         "NCCL_NET_FORCE_FLUSH",
+        "OFI_NCCL_NET_LATENCY",
+        "FI_PROVIDER",
     ];
 
     /// What an environment makes of the transports of a version of NCCL on a machine.
@@ -85,11 +82,17 @@ impl Transport {
                 "NCCL_NET" if value.eq_ignore_ascii_case("ib") && needs_plugin(topology) => {
                     let (name, value) = (name.to_owned(), value.to_owned());
                     let expected =
-                        "Socket or the name of the machine's plugin: NCCL's own verbs do not use EFA or Slingshot";
+                        "Socket or the machine's plugin by name: NCCL's own verbs use no EFA, Slingshot or TCPX";
                     return Err(TransportError::Value { name, value, expected });
                 }
                 "NCCL_NET_PLUGIN" => {
                     if value.eq_ignore_ascii_case("none") && needs_plugin(topology) {
+                        transport.interface = Interface::Sockets;
+                    }
+                }
+                // Libfabric then has no EFA: whether the plugin takes its TCP or gives way to NCCL's sockets, TCP carries the data.
+                "FI_PROVIDER" => {
+                    if has_efa(topology) && without_efa(value) {
                         transport.interface = Interface::Sockets;
                     }
                 }
@@ -125,9 +128,9 @@ impl Transport {
                 sockets_of.as_ref().is_some_and(|devices| devices.take(name))
             })
         };
-        let rdma = |&n: &VertexId| topology.nic(n).is_some_and(|n| n.kind != LinkKind::Ethernet);
+        let beyond = |&n: &VertexId| topology.nic(n).is_some_and(is_beyond_sockets);
         let hosts = topology.hosts();
-        let sockets = transport.interface == Interface::Sockets || !hosts.iter().any(|h| h.nics.iter().any(rdma));
+        let sockets = transport.interface == Interface::Sockets || !hosts.iter().any(|h| h.nics.iter().any(beyond));
         if sockets && hosts.iter().all(|h| takes(&h.management) && !takes(&h.nics)) {
             transport.interface = Interface::Management;
         }
@@ -174,6 +177,15 @@ impl Transport {
                     let (name, value) = (name.to_owned(), value.to_owned());
                     let expected = "LOC or PORT: NICs of several cards as one are not modelled";
                     return Err(TransportError::Value { name, value, expected });
+                }
+            },
+            // A fraction may be; below zero, or where it is none, the plugin stops. 1e6 us are more than any device reports.
+            "OFI_NCCL_NET_LATENCY" => match value.trim().parse::<f64>() {
+                Ok(us) if (0.0..=1e6).contains(&us) => self.net_latency = Some(SimDuration::from_us(us)),
+                _ if value.is_empty() => {}
+                _ => {
+                    let (name, value) = (name.to_owned(), value.to_owned());
+                    return Err(TransportError::Value { name, value, expected: "microseconds, such as 35" });
                 }
             },
             "NCCL_NETDEVS_POLICY" => {

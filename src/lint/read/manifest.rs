@@ -1,12 +1,14 @@
 //! Kubernetes and Compose manifests: variables of each container, and what it is given.
 
-use super::yaml::{Node, Value, documents};
+use super::yaml::{Node, documents};
 use super::{environ, shell};
-use crate::lint::launch::{SHM_LEAST, Word, look, ports, size};
+use crate::lint::launch::{SHM_LEAST, Word, ports, size};
 use crate::lint::setting::{Scope, is_name, is_of_interest};
 
 /// Deepest nesting in which containers are looked for.
 const DEPTH_MAX: usize = 32;
+/// Keys of what a container runs, in the order of its words.
+const COMMAND: [&str; 3] = ["entrypoint", "command", "args"];
 
 /// A scope for each container, and one for what stands outside of them.
 pub(super) fn file(text: &str) -> Vec<Scope> {
@@ -52,7 +54,11 @@ fn walk(node: &Node, scopes: &mut Vec<Scope>, rest: &mut Scope, around: Around) 
             ports(range, Some(line), rest);
         }
     }
-    for (key, value) in node.entries() {
+    // Of Compose, and of containers that stand alone. Arguments of a build are variables.
+    let run: &[&str] = if node.get("image").or(node.get("command")).is_some() { &COMMAND } else { &COMMAND[..2] };
+    commands(node, run, rest);
+    let is_run = |key: &str, value: &Node| run.contains(&key) && value.entries().is_empty();
+    for (key, value) in node.entries().iter().filter(|(key, value)| !is_run(key, value)) {
         if matches!(key.as_str(), "containers" | "initContainers") {
             scopes.extend(value.items().iter().map(|container| of_container(container, node, around.networks)));
             continue;
@@ -71,24 +77,17 @@ fn walk(node: &Node, scopes: &mut Vec<Scope>, rest: &mut Scope, around: Around) 
         if let Some((name, value)) = pair.filter(|(name, _)| is_name(name) && is_of_interest(name)) {
             rest.set(name, value, Some(item.line));
         }
+        variable(item, rest);
         walk(item, scopes, rest, within);
     }
 }
 
 fn of_container(container: &Node, pod: &Node, networks: bool) -> Scope {
     let mut scope = Scope { line: Some(container.line), ..Scope::default() };
-    for variable in container.get("env").map(Node::items).unwrap_or_default() {
-        let field = |name| variable.get(name).and_then(Node::text);
-        if let (Some(name), Some(value)) = (field("name"), field("value"))
-            && is_of_interest(name)
-        {
-            scope.set(name, value, Some(variable.line));
-        }
-    }
+    let variables = container.get("env").map(Node::items).unwrap_or_default();
+    variables.iter().for_each(|one| variable(one, &mut scope));
     scope.sign_twice();
-    for key in ["command", "args"] {
-        commands(container.get(key), &mut scope);
-    }
+    commands(container, &["command", "args"], &mut scope);
     let resources = container.get("resources");
     let limits = resources.and_then(|r| r.get("limits").or_else(|| r.get("requests")));
     let limits = limits.map(Node::entries).unwrap_or_default();
@@ -150,20 +149,31 @@ fn mounted(container: &Node, pod: &Node, path: &str) -> Option<Option<String>> {
     Some(limit.map(str::to_owned))
 }
 
-/// Scripts and words of `command` and `args`.
-fn commands(node: Option<&Node>, scope: &mut Scope) {
-    let Some(node) = node else { return };
-    let texts: Vec<(&str, u64)> = match &node.value {
-        Value::Scalar(text) => vec![(text, node.line)],
-        Value::List(items) => items.iter().filter_map(|item| Some((item.text()?, item.line))).collect(),
-        Value::Map(_) => Vec::new(),
+/// Reads the command that a map gives under these keys, as one.
+fn commands(node: &Node, keys: &[&str], scope: &mut Scope) {
+    let texts = |node: &Node| -> Vec<Word> {
+        let lone = node.text().map(|text| Word { text: text.to_owned(), line: node.line });
+        lone.into_iter()
+            .chain(
+                node.items()
+                    .iter()
+                    .flat_map(|item| item.text().map(|text| Word { text: text.to_owned(), line: item.line })),
+            )
+            .collect()
     };
-    for &(text, line) in texts.iter().filter(|(text, _)| text.contains(char::is_whitespace)) {
-        let inner = shell::parse(text, line);
-        scope.settings.extend(inner.settings);
-        scope.signs.extend(inner.signs);
+    let words: Vec<Word> = keys.iter().filter_map(|key| node.get(key)).flat_map(texts).collect();
+    let inner = shell::exec(&words);
+    scope.settings.extend(inner.settings);
+    scope.signs.extend(inner.signs);
+}
+
+/// `{name: NAME, value: VALUE}`, as lists of variables have it.
+fn variable(node: &Node, scope: &mut Scope) {
+    let field = |name| node.get(name).and_then(Node::text);
+    if let (Some(name), Some(value)) = (field("name"), field("value"))
+        && is_name(name)
+        && is_of_interest(name)
+    {
+        scope.set(name, value, Some(node.line));
     }
-    // Words of one command, each an item.
-    let words: Vec<Word> = texts.iter().map(|&(text, line)| Word { text: text.to_owned(), line }).collect();
-    look(&words, scope);
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::environ::{self, unquoted};
 use crate::lint::launch::{Word, look};
-use crate::lint::setting::{Scope, is_name, is_of_interest};
+use crate::lint::setting::{Scope, Setting, is_name, is_of_interest};
 use collcast_sim::nccl::is_read;
 
 /// Scripts within scripts (`bash -c "..."`) that are followed.
@@ -25,6 +25,19 @@ pub(super) fn parse(text: &str, line: u64) -> Scope {
     let mut reader = Reader::default();
     reader.run(text, line, 0);
     reader.finish(text)
+}
+
+/// The command of a container, whose words no shell has parted; those with blanks in them are scripts, or values.
+pub(super) fn exec(words: &[Word]) -> Scope {
+    let mut reader = Reader::default();
+    reader.started(words);
+    let text: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
+    for (at, word) in words.iter().enumerate().filter(|(_, word)| word.text.contains(char::is_whitespace)) {
+        if at == 0 || !hands_on(&words[at - 1].text) {
+            reader.run(&word.text, word.line, 1);
+        }
+    }
+    reader.finish(&text.join(" "))
 }
 
 /// The text of a here-document, with the command that reads it and the line that it begins on.
@@ -118,6 +131,30 @@ pub(super) fn configuration((commands, documents): &(Vec<Vec<Word>>, Vec<Documen
         scope.settings.extend(inner.settings);
         scope.signs.extend(inner.signs);
     }
+}
+
+/// Programs whose options hand variables on by name alone.
+const LAUNCHERS: [&str; 8] = ["mpirun", "mpiexec", "orterun", "prterun", "docker", "podman", "nerdctl", "enroot"];
+
+/// Whether an option hands a variable on.
+fn hands_on(option: &str) -> bool {
+    matches!(option, "-x" | "-e" | "--env" | "-env" | "--environment")
+}
+
+/// What an option hands on: of a list `A=1,B=2` each; a comma within a value is no end of it.
+fn assignments_of(text: &str, listed: bool) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for part in text.split(',') {
+        let begins = part.split_once('=').is_some_and(|(name, _)| is_name(name));
+        match all.last_mut() {
+            Some(last) if !listed || !begins => {
+                last.push(',');
+                last.push_str(part);
+            }
+            _ => all.push(part.to_owned()),
+        }
+    }
+    all
 }
 
 /// The word that ends a here-document, if the command begins one.
@@ -262,9 +299,7 @@ impl Reader {
                 self.firm.retain(|name, _| !gone(name));
             }
             _ => {
-                self.options(command);
-                look(command, &mut self.scope);
-                self.launcher(command);
+                self.started(command);
                 if depth < DEPTH_MAX {
                     for pair in command.windows(2) {
                         if matches!(pair[0].text.as_str(), "-c" | "-lc" | "-ec") && pair[1].text.contains(' ') {
@@ -274,6 +309,13 @@ impl Reader {
                 }
             }
         }
+    }
+
+    /// A program that is started, with its words.
+    fn started(&mut self, command: &[Word]) {
+        self.options(command);
+        look(command, &mut self.scope);
+        self.launcher(command);
     }
 
     fn export(&mut self, words: &[Word]) {
@@ -308,8 +350,19 @@ impl Reader {
         }
     }
 
+    /// A variable that an option hands on with the value that it has outside, which is not known here.
+    fn pass(&mut self, name: &str, line: u64) {
+        let known = |settings: &[Setting]| settings.iter().any(|setting| setting.name == name);
+        if !known(&self.scope.settings) && !self.pending.contains_key(name) {
+            self.set(name, &format!("${name}"), line, false);
+        }
+    }
+
     /// Variables that options hand to the program that is started.
     fn options(&mut self, command: &[Word]) {
+        let is = |word: &Word, names: &[&str]| names.contains(&word.text.rsplit('/').next().unwrap_or_default());
+        // Of words alone the image's own program comes first.
+        let launches = command.first().is_some_and(|first| first.text.starts_with('-') || is(first, &LAUNCHERS));
         for (at, word) in command.iter().enumerate() {
             let next = command.get(at + 1);
             let (option, glued) = match word.text.split_once('=') {
@@ -317,14 +370,19 @@ impl Reader {
                 _ => (word.text.as_str(), None),
             };
             match option {
-                "-x" | "-e" | "--env" | "-env" | "--environment" => {
+                option if hands_on(option) => {
                     let (text, line) = match (glued, next) {
                         (Some(text), _) => (text, word.line),
                         (None, Some(next)) => (next.text.as_str(), next.line),
                         (None, None) => continue,
                     };
-                    if let Some((name, value)) = text.split_once('=').filter(|(name, _)| is_name(name)) {
-                        self.set(name, unquoted(value), line, false);
+                    let listed = command[..at].iter().any(|word| is(word, &["apptainer", "singularity"]));
+                    for text in assignments_of(text, listed) {
+                        match text.split_once('=') {
+                            Some((name, value)) => self.set(name, unquoted(value), line, false),
+                            None if launches => self.pass(&text, line),
+                            None => {}
+                        }
                     }
                 }
                 "--export" => {
@@ -455,6 +513,9 @@ echo NCCL_CROSS_NIC=1
 NCCL_MAX_CTAS=3
 export NCCL_MAX_CTAS
 env NCCL_LAUNCH_MODE=GROUP ./run
+mpirun -x NCCL_IGNORE_CPU_AFFINITY -x NCCL_MAX_CTAS ./run
+mpirun apptainer run --env NCCL_IB_HCA=mlx5_0,mlx5_1,NCCL_MIN_CTAS=2 image
+grep -e NCCL_WIN_ENABLE log
 ";
         assert_eq!(
             settings(text),
@@ -469,6 +530,10 @@ env NCCL_LAUNCH_MODE=GROUP ./run
                 "6:NCCL_PAT_ENABLE=0",
                 "11:NCCL_MAX_CTAS=3",
                 "13:NCCL_LAUNCH_MODE=GROUP",
+                // Its value is not known here; that of the other is set above.
+                "14:NCCL_IGNORE_CPU_AFFINITY=$NCCL_IGNORE_CPU_AFFINITY",
+                "15:NCCL_IB_HCA=mlx5_0,mlx5_1",
+                "15:NCCL_MIN_CTAS=2",
             ]
         );
     }

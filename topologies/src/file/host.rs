@@ -197,7 +197,8 @@ impl Reader<'_> {
             raw.rail.as_ref().map(|list| self.list("rail", list, count, MAX_PER_HOST, "rail numbers")).transpose()?;
         let gpudirect_rate = raw.gpudirect_rate.as_ref().map(|r| self.rate("gpudirect_rate", r)).transpose()?;
         let gpudirect = raw.gpudirect;
-        Ok(NicPlan { kind, count, names, rate, gpu, socket, per_gpu, rail, ports, gpudirect, gpudirect_rate })
+        let latency = raw.latency.as_ref().map(|latency| self.time("the latency of the NICs", latency)).transpose()?;
+        Ok(NicPlan { kind, count, names, rate, gpu, socket, per_gpu, rail, ports, gpudirect, gpudirect_rate, latency })
     }
 
     /// A list with one number per NIC, each below `limit`.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use collcast_sim::units::{Bandwidth, parse_rate};
+use collcast_sim::units::{Bandwidth, SimDuration, parse_rate, parse_time};
 
 use crate::cluster::MAX_GPUS;
 use crate::error::{Source, TopologiesError, quote};
@@ -80,6 +80,13 @@ impl Reader<'_> {
         };
         parse_rate(text).map_err(|error| {
             self.value(&rate.span, format!("{what} cannot be read: {error}"), EXPECTED, &unit_hint(text))
+        })
+    }
+
+    /// A time with its unit.
+    pub(super) fn time(&self, what: &str, time: &At<String>) -> Result<SimDuration, TopologiesError> {
+        parse_time(&time.value).map_err(|error| {
+            self.value(&time.span, format!("{what} cannot be read: {error}"), "expected a string such as \"35 us\"", "")
         })
     }
 

@@ -13,12 +13,15 @@ use crate::error::{Source, TopologiesError, quote};
 use crate::fabric::{Ports, TreeSwitch};
 
 /// Instance types of which there is a built-in machine.
-const TYPES: [(&str, &str); 5] = [
+const TYPES: [(&str, &str); 8] = [
     ("p4d.24xlarge", "aws-p4d"),
     ("p4de.24xlarge", "aws-p4de"),
     ("p5.48xlarge", "aws-p5"),
+    ("p5e.48xlarge", "aws-p5e"),
     ("p5en.48xlarge", "aws-p5en"),
     ("p6-b200.48xlarge", "aws-p6-b200"),
+    ("p6-b300.48xlarge", "aws-p6-b300"),
+    ("p6e-gb200.36xlarge", "aws-p6e-gb200"),
 ];
 
 /// Most layers of network nodes; EC2 gives 3 or 4.

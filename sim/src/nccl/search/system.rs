@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::node::Node;
 use crate::ids::{HostId, Rank, VertexId};
+use crate::nccl::aws;
 use crate::nccl::devices::nic_devices;
 use crate::nccl::graphs::CpuVendor;
 use crate::nccl::nvlink;
@@ -91,18 +92,6 @@ pub(super) struct System {
     /// Whether there are ranks on other nodes.
     pub(super) inter: bool,
     pub(super) transport: Transport,
-}
-
-/// Microseconds that a network device reports, where no file says it: only aws-ofi-nccl reports any, by platform
-/// (`include/nccl_ofi_param.h`, `src/platform-aws.c`): 150 for p3dn (V100), 75 for p4d, p5 and
-/// g5 (100 Gb/s devices), 35 for p5en and p6 (200 Gb/s and more).
-fn latency(kind: LinkKind, gb_per_s: f64, capability: u32) -> f32 {
-    match kind {
-        LinkKind::Efa if capability < 80 => 150.0,
-        LinkKind::Efa if gb_per_s < 25.0 => 75.0,
-        LinkKind::Efa => 35.0,
-        _ => 0.0,
-    }
 }
 
 /// A GPU whose source does not say what it is counts as Hopper.
@@ -245,10 +234,13 @@ impl System {
             let port = self.node(NodeKind::Net);
             self.connect(node, port, LinkType::Net, bw);
             self.connect(port, node, LinkType::Net, bw);
-            let latency = match first.latency {
+            // Plugins of libfabric alone report one, and what they are told to.
+            let libfabric = matches!(first.kind, LinkKind::Efa | LinkKind::Slingshot);
+            let latency = match self.transport.net_latency.filter(|_| libfabric).or(first.latency) {
                 _ if sockets => 0.0,
                 Some(known) => known.as_us() as f32,
-                None => latency(first.kind, first.rate.gb_per_s(), capability),
+                None if first.kind == LinkKind::Efa => aws::latency_us(capability, first.rate.gb_per_s()),
+                None => 0.0,
             };
             let gdr = first.gpudirect && !sockets;
             self.nets.push(Net { node: port, nic: host.first_nic + first.index, bw, latency, gdr });
