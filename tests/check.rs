@@ -492,7 +492,10 @@ fn mistakes_are_shown_where_they_are() {
     }
     std::fs::remove_file(suite.path("suite.baseline.toml")).unwrap();
     let (code, _, err) = suite.check(&[]);
-    assert!(code == 2 && err.contains("has no baseline") && err.contains("--update"), "{err}");
+    assert!(code == 2 && err.contains("has no baseline") && err.contains("suite.toml --update`"), "{err}");
+    let other = suite.path("other.toml").display().to_string();
+    let (code, _, err) = suite.check(&["--baseline", &other]);
+    assert!(code == 2 && err.contains(&format!("suite.toml --baseline {other} --update`")), "{err}");
     for (args, expected) in [
         (&["check"][..], "<SUITE>"),
         (&["check", "no-such.toml"], "no-such.toml"),

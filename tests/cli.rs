@@ -665,6 +665,21 @@ fn a_sweep_over_node_counts_prints_its_scaling() {
         p["time_us_low"].as_f64() < p["time_us"].as_f64() && p["time_us"].as_f64() < p["time_us_high"].as_f64()
     };
     assert!(scaling.iter().all(within), "{scaling:?}");
+    // Sizes of an all-gather round by the number of ranks, and those that round to nothing are one row.
+    let sizes =
+        ["sweep", "dgx-h100", "--nodes", "2,3,4", "-c", "all_gather", "-s", "8,16,32,8K,16K,1M,2M", "--format", "json"];
+    let (code, out, err) = collcast(&sizes);
+    assert_eq!(code, 0, "{err}");
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let bytes = |point: &serde_json::Value| point["size_bytes"].as_f64().unwrap();
+    let scaling = report["scaling"].as_array().unwrap();
+    assert_eq!(scaling.len(), 9);
+    for alike in scaling.chunks(3) {
+        let off = |point| (bytes(point) / bytes(&alike[0]) - 1.0).abs();
+        assert!(alike.iter().all(|point| off(point) < 0.02) && alike[0]["efficiency"] == 1.0, "{alike:?}");
+    }
+    let empty = report["rows"].as_array().unwrap().iter().filter(|row| bytes(row) == 0.0);
+    assert_eq!(empty.count(), 3);
     // The verdict is of the number that is least sure.
     let (code, _, err) = collcast(&["sweep", "dgx-h100", "--nodes", "2,16", "-s", "1M,1G"]);
     assert!(code == 0 && err.contains("all_reduce over 128 ranks") && err.contains("confidence: low: "), "{err}");

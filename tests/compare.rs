@@ -4,12 +4,15 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
 mod common;
+#[path = "common/random.rs"]
+mod random;
 
 use std::path::Path;
 
 use serde_json::Value;
 
 use common::collcast;
+use random::Random;
 
 const LOG: &str = "tests/data/h200x4/all_reduce_Ring_Simple.log";
 const CSV: &str = "tests/data/h200x4/nccl.csv";
@@ -155,6 +158,97 @@ fn wrong_values_and_failed_runs_fail() {
     let below = planted(folder.path(), 32 << 20..=4 << 30, 1.035);
     assert_eq!(json(&[LOG, &below]).0, 0);
     assert_eq!(json(&[LOG, &below, "--tolerance", "3%"]).0, 1);
+}
+
+/// Goal: what is wrong with B is told also where A had some of it; runs that were cut alike are no news.
+#[test]
+fn failures_are_told_whatever_a_had() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(LOG)).unwrap();
+    let wrong = log.replacen("N/A", "3", 1);
+    let cut: String =
+        log.lines().take_while(|line| !line.contains("Out of bounds")).map(|l| format!("{l}\n")).collect();
+    let set = |name: &str, files: &[&String]| {
+        let at = folder.path().join(name);
+        std::fs::create_dir(&at).unwrap();
+        for (index, text) in files.iter().enumerate() {
+            // Files of their own and no copies of each other.
+            let text = text.replacen("# ", &format!("# run {index} of {name}\n# "), 1);
+            std::fs::write(at.join(format!("{index}.log")), text).unwrap();
+        }
+        at.display().to_string()
+    };
+    let a = set("one_wrong", &[&log, &log, &log, &wrong]);
+    let b = set("all_wrong", &[&wrong, &wrong]);
+    let (code, result) = json(&[&a, &b]);
+    let sentence = result["verdict"]["sentence"].as_str().unwrap();
+    assert!(code == 1 && sentence.starts_with("2 files of B and 1 of A are wrong, failed or were cut: "), "{sentence}");
+    let few = set("one_cut", &[&log, &log, &cut]);
+    let more = set("two_cut", &[&log, &cut, &cut]);
+    let all = set("all_cut", &[&cut, &cut]);
+    let same = set("all_cut_too", &[&cut, &cut, &cut]);
+    for (a, b, expected) in [(&few, &more, 1), (&more, &few, 0), (&all, &same, 0), (&few, &all, 1)] {
+        let (code, result) = json(&[a, b]);
+        assert_eq!(code, expected, "{a} {b}: {}", result["verdict"]);
+    }
+}
+
+/// A night of a fleet: a log a host, whose times are so many times those of the first, with noise of its own.
+fn night(folder: &Path, name: &str, hosts: usize, seed: u64, factor: impl Fn(usize) -> f64) -> String {
+    let at = folder.join(name);
+    std::fs::create_dir(&at).unwrap();
+    let mut random = Random::new(seed);
+    for host in 0..hosts {
+        let mut text =
+            String::from("# Collective test starting: all_reduce_perf\n# nThread 1 nGpus 1\n# Using devices\n");
+        for rank in 0..8 {
+            text += &format!(
+                "# Rank {rank} Group 0 Pid {rank} on gpu{host:02} device {rank} [0000:0{rank}:00] NVIDIA H100\n"
+            );
+        }
+        for size in (10..32).map(|power| 1_u64 << power) {
+            let mut half = || {
+                let time = (20.0 + size as f64 / 2e5) * factor(host) * (0.01 * random.normal()).exp();
+                let rate = size as f64 / time / 1e3;
+                format!("{time:.2} {rate:.2} {:.2} 0", rate * 1.75)
+            };
+            text += &format!("{size} {} float sum -1 {} {}\n", size / 4, half(), half());
+        }
+        text += "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 200 \n";
+        std::fs::write(at.join(format!("{host:02}.log")), text).unwrap();
+    }
+    at.display().to_string()
+}
+
+/// Goal: one host of many that is slower is named with how much; hosts of one fleet differ by themselves, which is no change.
+#[test]
+fn hosts_are_held_against_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = |host: usize| 1.0 + 0.02 * host as f64;
+    let a = night(folder.path(), "a", 16, 1, own);
+    let same = night(folder.path(), "same", 16, 2, own);
+    let one = night(folder.path(), "one", 16, 3, |host| own(host) * if host == 5 { 2.0 } else { 1.0 });
+    let some = night(folder.path(), "some", 16, 4, |host| own(host) * if host < 6 { 1.3 } else { 1.0 });
+    let (code, result) = json(&[&a, &same]);
+    assert_eq!((code, result["hosts"].as_array().unwrap().len()), (0, 16 * 6), "{}", result["verdict"]);
+    let (code, result) = json(&[&a, &one]);
+    let verdict = &result["verdict"];
+    let sentence = verdict["sentence"].as_str().unwrap();
+    assert!(code == 1 && sentence.contains("1 of 16 hosts takes longer in B than in A: gpu05 2.0"), "{sentence}");
+    assert!(verdict["next"].as_str().unwrap().contains("on gpu05"), "{verdict}");
+    let slower: Vec<&Value> =
+        result["hosts"].as_array().unwrap().iter().filter(|host| host["verdict"] == "slower").collect();
+    assert!(slower.len() == 6 && slower.iter().all(|host| host["hosts"] == "gpu05"), "{slower:?}");
+    let (code, out, err) = collcast(&["compare", &a, &some]);
+    assert!(
+        code == 1 && err.contains("6 of 16 hosts take longer in B than in A: ") && err.contains(" and 2 more"),
+        "{err}"
+    );
+    assert!(out.contains("gpu05"), "{out}");
+    let (_, junit, _) = collcast(&["compare", &a, &one, "--format", "junit"]);
+    assert!(junit.contains("failures=\"6\"") && junit.contains("gpu05"), "{junit}");
+    let (_, github, _) = collcast(&["compare", &a, &one, "--format", "github"]);
+    assert!(github.contains("::error title=all_reduce") && github.contains("gpu05"), "{github}");
 }
 
 /// Goal: parts of one file are compared, and the output says what differs.

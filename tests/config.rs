@@ -155,6 +155,7 @@ fn what_is_wrong_is_named_with_its_place() {
     for (text, expected) in [
         ("\ntopolgy = \"h200x4\"\n", &[":2: `topolgy`", "did you mean `topology`?"][..]),
         ("[sweeep]\nsize = \"1M\"\n", &[":1: [sweeep]", "did you mean `sweep`?"]),
+        ("quiet = true\n", &[":1: `quiet` has no default", "give it each time"]),
         ("[sweep]\nvary = \"a=1\"\n", &[":2: `vary`", "is no option"]),
         ("[topo.show]\nnodes = 2\nxml = true\n", &[":3: `xml`"]),
         ("nodes = \"many\"\n", &[":1: invalid value 'many' for '--nodes'"]),
@@ -179,6 +180,8 @@ fn what_is_wrong_is_named_with_its_place() {
     );
     let (code, _, err) = room.run("sweep h200x4 -s 1M", &[("COLLCAST_TOPOLGY", "h200x4")]);
     assert!(code == 0 && err.contains("COLLCAST_TOPOLGY sets nothing: did you mean COLLCAST_TOPOLOGY?"), "{err}");
+    let (code, _, err) = room.run("topo list", &[("COLLCAST_QUIET", "1")]);
+    assert!(code == 0 && err.contains("COLLCAST_QUIET sets nothing: --quiet is given each time"), "{err}");
     let (code, _, err) = room.run("topo list", &[("COLLCAST_CONFIG", "nowhere.toml")]);
     assert!(code == 2 && err.contains("nowhere.toml"), "{err}");
     assert_eq!(room.run("topo list", &[("COLLCAST_CONFIG", "")]).0, 0);

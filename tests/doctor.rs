@@ -457,7 +457,7 @@ fn the_cause_is_of_the_run_that_is_named() {
 }
 
 /// Goal: where bus bandwidth says that a run is slow, mild faults are named: runs as forecast, of NVLS off and of
-/// one NIC of eight lost.
+/// one NIC of eight lost. NVLS trees are bound by proxy threads, so that a NIC less shows in rings alone.
 #[test]
 fn mild_faults_are_named_where_a_run_is_slow() {
     let folder = tempfile::tempdir().unwrap();
@@ -465,13 +465,13 @@ fn mild_faults_are_named_where_a_run_is_slow() {
     let machine = folder.path().join("named.toml").to_str().unwrap().to_owned();
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/topologies/data/dgx-h100.toml")).unwrap();
     std::fs::write(&machine, text.replace("[hosts.nics]", "[hosts.nics]\nnames = \"mlx5_[0-7]\"")).unwrap();
-    for (name, nodes, env, kind) in
-        [("nvls", "1", "NCCL_NVLS_ENABLE=0", "nvls_off"), ("rail", "4", "NCCL_IB_HCA=^mlx5_7", "nics_idle")]
-    {
+    for (name, collective, nodes, env, kind) in [
+        ("nvls", "all_reduce", "1", "NCCL_NVLS_ENABLE=0", "nvls_off"),
+        ("rail", "reduce_scatter", "4", "NCCL_IB_HCA=^mlx5_7", "nics_idle"),
+    ] {
         let path = folder.path().join(format!("{name}.csv")).to_str().unwrap().to_owned();
-        let sweep =
-            ["sweep", &machine, "--nodes", nodes, "-s", "128K:8G:4", "--env", env, "--format", "csv", "-o", &path];
-        let (code, _, err) = collcast(&sweep);
+        let sweep = ["sweep", &machine, "-c", collective, "--nodes", nodes, "-s", "128K:8G:4"];
+        let (code, _, err) = collcast(&[&sweep[..], &["--env", env, "--format", "csv", "-o", &path]].concat());
         assert_eq!(code, 0, "{err}");
         // As nccl-tests writes it: nobody says what NCCL chose.
         let text = std::fs::read_to_string(&path).unwrap();

@@ -194,15 +194,19 @@ fn the_prolog_drains_what_is_unfit() {
     plant("nvidia-smi", "echo 'GPU 0: a'\necho 'GPU 1: b'");
     plant("logger", "exit 0");
     let metrics = folder.path().join("host.prom");
-    let prolog = |code: Option<u8>, gpus: Option<&str>| {
-        if let Some(code) = code {
-            plant("collcast", &format!("echo \"ran $*\" >&2\nexit {code}"));
-        }
+    let prolog_of = |metrics: &std::path::Path| {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/ci/slurm-prolog.sh");
         let mut command = std::process::Command::new("bash");
         let path = format!("{}:/usr/bin:/bin", folder.path().display());
         command.arg(script).env("PATH", path).env("COLLCAST_GOOD", "/none").env_remove("COLLCAST_ALWAYS");
-        command.env("COLLCAST_METRICS", &metrics).env("COLLCAST_BIN", "/none");
+        command.env("COLLCAST_METRICS", metrics).env("COLLCAST_BIN", "/none");
+        command
+    };
+    let prolog = |code: Option<u8>, gpus: Option<&str>| {
+        if let Some(code) = code {
+            plant("collcast", &format!("echo \"ran $*\" >&2\nexit {code}"));
+        }
+        let mut command = prolog_of(&metrics);
         command.env_remove("SLURM_JOB_GPUS").envs(gpus.map(|gpus| ("SLURM_JOB_GPUS", gpus)));
         let out = command.output().unwrap();
         (out.status.code().unwrap(), String::from_utf8(out.stderr).unwrap())
@@ -226,6 +230,18 @@ fn the_prolog_drains_what_is_unfit() {
         assert_eq!(written, !matches!(ends, 0 | 1), "{ends}");
         let _ = std::fs::remove_file(&metrics);
     }
+    // Metrics have a folder made for them; where none can be, the host is judged all the same.
+    for (place, made, reported) in [("new/host.prom", true, true), ("logger/host.prom", false, false)] {
+        let place = folder.path().join(place);
+        let mut command = prolog_of(&place);
+        command.env("SLURM_JOB_GPUS", "0,1");
+        plant("collcast", "echo \"ran $*\" >&2\nexit 1");
+        let out = command.output().unwrap();
+        let err = String::from_utf8(out.stderr).unwrap();
+        assert!(out.status.code() == Some(1) && err.contains("ran bench"), "{err}");
+        assert_eq!((err.contains("--prometheus"), place.parent().unwrap().is_dir()), (reported, made), "{err}");
+        assert_eq!(err.contains("cannot be written to"), !reported, "{err}");
+    }
     // Beside other jobs nothing is judged.
     for (gpus, expected) in [(None, 0), (Some("1"), 0), (Some("0,1"), 1), (Some("0-1"), 1)] {
         let (code, err) = prolog(Some(1), gpus);
@@ -248,6 +264,12 @@ fn the_daemon_set_leaves_jobs_alone() {
     use std::os::unix::fs::PermissionsExt as _;
     let manifest = include_str!("../examples/ci/kubernetes-guard.yaml");
     assert!(manifest.contains("      hostPID: true\n"));
+    let tolerated = "      tolerations:\n        - { key: nvidia.com/gpu, operator: Exists, effect: NoSchedule }\n";
+    assert_eq!(manifest.matches(tolerated).count(), 2);
+    // Each state that metrics tell has its alert.
+    for alert in ["collcast_ok == 0", "collcast_state == 1", "absent(collcast_last_run_timestamp_seconds)"] {
+        assert!(manifest.contains(&format!("#      {alert}\n")), "{alert}");
+    }
     let lines = manifest.lines().skip_while(|line| line.trim() != "- |").skip(1);
     let script: String =
         lines.take_while(|line| line.starts_with("              ")).map(|line| format!("{line}\n")).collect();
@@ -281,8 +303,22 @@ fn the_daemon_set_leaves_jobs_alone() {
         let out = std::process::Command::new("bash").args(["-c", &script]).env("PATH", path).output().unwrap();
         let err = String::from_utf8(out.stderr).unwrap();
         assert_eq!(err.contains("ran bench -t dgx-h100"), ran, "{apps} {used} {ends}: {err}");
-        assert_eq!(std::fs::read_to_string(&metrics).unwrap(), written, "{apps} {used} {ends}: {err}");
+        let text = std::fs::read_to_string(&metrics).unwrap();
+        assert!(text.starts_with(written), "{apps} {used} {ends}: {err} {text}");
+        // When it was looked at stays with what was found.
+        let dated = text.lines().any(|line| line.starts_with("collcast_last_run_timestamp_seconds 1"));
+        assert_eq!(dated, written == "collcast_ok 0\n", "{text}");
     }
+    // The time of a node that is always busy counts from the start.
+    std::fs::remove_file(&metrics).unwrap();
+    let path = format!("{}:/usr/bin:/bin", folder.path().display());
+    std::process::Command::new("bash")
+        .args(["-c", &format!("nvidia-smi() {{ echo 1; }}\n{script}")])
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    let text = std::fs::read_to_string(&metrics).unwrap();
+    assert!(text.starts_with("collcast_last_run_timestamp_seconds 1") && text.lines().count() == 1, "{text}");
 }
 
 /// Goal: a host that is judged and has no GPU is unfit, with exit code 1 and the metric that says so; one that is only

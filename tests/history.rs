@@ -141,6 +141,77 @@ fn a_fleet_has_a_trend_of_its_own() {
     }
 }
 
+/// Goal: runs that were cut or killed are no reference for later ones, whatever their files are named.
+#[test]
+fn runs_that_ended_badly_are_no_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    let broken = |day: u32, end: &str| {
+        let path = log(folder.path(), "n1", day, 1.0);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.split("# Out of bounds").next().unwrap().to_owned() + end).unwrap();
+        path
+    };
+    let killed = "srun: error: n1: tasks 0-7: Killed\n";
+    for (day, end, name) in [(1, "", "_unsure_"), (2, killed, "_failed_"), (3, "", "_unsure_")] {
+        let (outcome, ..) = judge(&broken(day, end), &history);
+        assert_eq!(outcome.failed, !end.is_empty());
+        assert!(recorded(&history).last().unwrap().contains(name), "{:?}", recorded(&history));
+    }
+    // Earlier versions called them healthy.
+    for name in recorded(&history) {
+        let at = history.join("n1").join(&name);
+        std::fs::rename(&at, history.join("n1").join(name.replace("unsure", "healthy"))).unwrap();
+    }
+    for day in 4..=6 {
+        let (outcome, _, sentence) = judge(&log(folder.path(), "n1", day, 1.0), &history);
+        assert!(!outcome.by_past && sentence.starts_with("cannot tell"), "{sentence}");
+    }
+    let (_, _, sentence) = judge(&log(folder.path(), "n1", 7, 1.0), &history);
+    assert!(sentence.contains("of the median of 3 earlier runs"), "{sentence}");
+    // One that is judged by the past and was cut is no pass either.
+    let (outcome, status, sentence) = judge(&broken(8, ""), &history);
+    assert!(outcome.health.state == State::Unsure && status == Status::Warning, "{sentence}");
+    assert!(
+        sentence.starts_with("cannot tell") && sentence.contains("cut before nccl-tests' last words"),
+        "{sentence}"
+    );
+    assert!(recorded(&history).last().unwrap().contains("_unsure_"), "{:?}", recorded(&history));
+}
+
+/// Goal: of one night of a fleet there is one row of all hosts, whose level is the median host's, and no change where a few of
+/// them are slower.
+#[test]
+fn a_night_of_a_fleet_is_one_row() {
+    const HOSTS: usize = 12;
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    let mut last = None;
+    for day in 1..=5 {
+        let slow = |host: usize| if day == 5 && host < 3 { 1.3 } else { 1.0 + 0.05 * host as f64 };
+        let files: Vec<PathBuf> =
+            (0..HOSTS).map(|host| log(folder.path(), &format!("n{host:02}"), day, slow(host))).collect();
+        let outcome = validate(&Request { history: Some(history.clone()), ..Request::new(&files) }).unwrap();
+        assert_eq!(outcome.failed, day == 5);
+        last = Some(outcome);
+    }
+    let outcome = last.unwrap();
+    let all: Vec<_> = outcome.history.iter().flatten().flat_map(|h| &h.trends).collect();
+    let fleet: Vec<_> = all.iter().filter(|trend| trend.host_sets > 1).collect();
+    let [fleet] = fleet[..] else { panic!("{fleet:?}") };
+    assert_eq!((fleet.host_sets, fleet.runs, &fleet.changed), (HOSTS, 5 * HOSTS, &None));
+    assert!((0.99..1.01).contains(&fleet.share), "{fleet:?}");
+    assert_eq!(all.len(), HOSTS + 1);
+    // People see those that changed, and which they are.
+    let report = outcome.report(Shown { for_people: true, ..Shown::default() });
+    let rows = &report.tables.iter().find(|table| table.name == "history").unwrap().rows;
+    assert_eq!(rows.len(), 4, "{rows:?}");
+    let verdict = report.verdict.unwrap();
+    for told in [&verdict.sentence, verdict.next.as_ref().unwrap()] {
+        assert!(["n00", "n01", "n02"].iter().all(|host| told.contains(host)) && !told.contains("n03"), "{told}");
+    }
+}
+
 /// Goal: writers at the same time lose nothing.
 #[test]
 fn writers_do_not_disturb_each_other() {

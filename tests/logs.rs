@@ -112,6 +112,59 @@ fn a_log_that_was_cut_is_told() {
     assert!(out.contains("the run was stopped"), "{out} {err}");
 }
 
+/// Goal: a run that hung, was killed or failed after its table is no pass in any format, whatever its rows reach. One whose end
+/// says so is a failure; one without an end is one where a pass is asked for.
+/// Method: a healthy run cut at each of its rows, with the words of launchers, kernels and of nobody.
+#[test]
+fn runs_that_end_badly_are_no_pass() {
+    let whole = log("H100 80GB HBM3", RINGS, |_, time| (time, time, 0));
+    let lines: Vec<&str> = whole.lines().collect();
+    let rows = lines.iter().position(|line| line.starts_with("1048576 ")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.log");
+    let path = path.to_str().unwrap();
+    for (kept, end, failed) in [
+        (2, "", false),
+        (5, "", false),
+        (0, "", true),
+        (0, "srun: error: n1: tasks 0-7: Killed", true),
+        (2, "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-28T03:30:00 DUE TO TIME LIMIT ***", true),
+        (3, "slurmstepd: error: Detected 1 oom_kill event in StepId=123.0.", true),
+        (5, "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 11 (Segmentation fault).", true),
+        (5, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", true),
+        (7, "srun: error: n1: task 3: Exited with exit code 1", true),
+    ] {
+        let text: String = lines[..rows + kept].iter().chain([&end]).map(|line| format!("{line}\n")).collect();
+        std::fs::write(path, text).unwrap();
+        for (require_pass, expected) in [(false, failed), (true, true)] {
+            let told = |format: &str| {
+                let args = ["validate", path, "-t", "dgx-h100", "--no-doctor", "--format", format];
+                let (code, out, err) =
+                    collcast(&[&args[..], &["--require-pass"][..usize::from(require_pass)]].concat());
+                assert_eq!(code, i32::from(expected), "{kept} {end} {format}: {out}{err}");
+                out
+            };
+            let result: Value = serde_json::from_str(&told("json")).unwrap();
+            let verdict = &result["verdict"];
+            assert_ne!(result["health"], "pass", "{kept} {end}: {verdict}");
+            assert_eq!(verdict["status"], if expected { "failed" } else { "warning" }, "{kept} {end}: {verdict}");
+            assert_eq!(kinds(&result).contains(&"run_failed"), failed, "{kept} {end}: {verdict}");
+            let sentence = verdict["sentence"].as_str().unwrap();
+            assert!(
+                sentence.starts_with(if failed { "run_failed" } else { "cannot tell" }),
+                "{kept} {end}: {sentence}"
+            );
+            assert!(failed || sentence.contains("cut before nccl-tests' last words: "), "{sentence}");
+            let (junit, github) = (told("junit"), told("github"));
+            assert_eq!(junit.contains("<failure"), expected, "{kept} {end}: {junit}");
+            assert_eq!(github.contains("::error"), expected, "{kept} {end}: {github}");
+            assert!(expected || github.contains("::warning") && junit.contains("cannot tell"), "{github}{junit}");
+            let mark = if expected { "### \u{274c}" } else { "### \u{26a0}" };
+            assert!(told("markdown").contains(mark), "{kept} {end}: {}", told("markdown"));
+        }
+    }
+}
+
 /// Goal: a slow machine fails without any gate. A gate holds for rows where NCCL chose, and is not passed where no row
 /// could be judged.
 #[test]

@@ -18,7 +18,7 @@ const ROUNDS: usize = 6;
 const RUNS: usize = 12;
 
 /// Plays `srun` and `mpirun` with `all_reduce_perf`: rank lines, and rows at what a DGX H100 is forecast to reach; those of
-/// runs with the slow host take 1.25 times as long. Each run is off by up to half a percent of its own.
+/// runs with the slow host take 1.25 times as long, and those with the dead one are killed before their first row. Each run is off by up to half a percent of its own.
 const LAUNCHER: &str = r##"#!/bin/bash
 case $(basename "$0") in
   srun)
@@ -39,6 +39,9 @@ for host in "${hosts[@]}"; do
     echo "#  Rank $rank Group 0 Pid $((2000 + rank)) on ${host%%.*} device $gpu [0000:0$gpu:00] NVIDIA H100 80GB HBM3"
     rank=$((rank + 1))
   done
+done
+for host in "${hosts[@]}"; do
+  [ "$host" = "$DEAD_HOST" ] && echo "srun: error: $host: tasks 0-7: Killed" && exit 1
 done
 noise=$((9950 + $(cksum <<<"${hosts[*]}" | cut -d' ' -f1) % 101))
 size=268435456
@@ -63,16 +66,23 @@ fn write_launchers(folder: &Path) {
 }
 
 /// Runs a script of a round, as a job that started elsewhere does.
-fn run(script: &Path, launchers: &Path, slow: &str) {
+fn run(script: &Path, launchers: &Path, (slow, dead): (&str, &str)) {
     let out = Command::new("bash")
         .arg(script)
         .current_dir(launchers)
         .env("PATH", format!("{}:{}", launchers.display(), std::env::var("PATH").unwrap()))
         .env("SLOW_HOST", slow)
+        .env("DEAD_HOST", dead)
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    assert!(out.status.success() && out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
+    let said = String::from_utf8_lossy(&out.stderr);
+    let well = if dead.is_empty() {
+        out.status.success() && said.is_empty()
+    } else {
+        said.is_empty() || said.contains(": failed")
+    };
+    assert!(well, "{said}");
 }
 
 fn parsed(script: &Path) {
@@ -82,6 +92,11 @@ fn parsed(script: &Path) {
 
 /// From no runs until nothing is to run: the last answer, and the rounds that it took.
 fn search(script: &str, slow: &str, more: &[&str]) -> (Value, usize) {
+    search_beside(script, (slow, ""), more)
+}
+
+/// The same where a host kills each run that it is in.
+fn search_beside(script: &str, hosts: (&str, &str), more: &[&str]) -> (Value, usize) {
     let folder = tempfile::tempdir().unwrap();
     write_launchers(folder.path());
     let round = |number: usize| folder.path().join(format!("round{number}"));
@@ -108,7 +123,7 @@ fn search(script: &str, slow: &str, more: &[&str]) -> (Value, usize) {
         for script in ["round.slurm.sh", "round.mpirun.sh"] {
             parsed(&next.join(script));
         }
-        run(&next.join(script), folder.path(), slow);
+        run(&next.join(script), folder.path(), hosts);
         let logs = sets.iter().filter(|set| next.join(set["log"].as_str().unwrap()).is_file());
         assert_eq!(logs.count(), sets.len());
     }
@@ -132,6 +147,82 @@ fn a_slow_host_is_named_in_a_few_rounds() {
         assert!(suspect["chance"].as_f64().unwrap() > 0.5, "{suspect}");
         assert!((1.1..1.4).contains(&suspect["times"].as_f64().unwrap()), "{suspect}");
         println!("{script} {more:?}: {rounds} rounds: {sentence}");
+    }
+}
+
+/// Goal: a host that kills each run that it is in is named with the runs that failed, is never said to be as fast as the
+/// others, and the search for slow ones goes on without it.
+#[test]
+fn a_host_that_kills_runs_is_named() {
+    for (slow, more) in [("none", &["-t", "dgx-h100", "--no-doctor"][..]), ("node11", &[])] {
+        let (answer, rounds) = search_beside("round.slurm.sh", (slow, "node03"), more);
+        let sentence = answer["verdict"]["sentence"].as_str().unwrap();
+        assert!(sentence.contains("runs with node03 failed; "), "{rounds}: {sentence}");
+        assert!(!sentence.contains("of 16 hosts") && sentence.contains("the other 15 hosts"), "{sentence}");
+        assert_eq!(sentence.contains("host node11"), slow == "node11", "{sentence}");
+        assert_eq!(answer["verdict"]["status"], "failed", "{sentence}");
+        assert!(answer["verdict"]["next"].as_str().unwrap().starts_with("leave out node03; "), "{}", answer["verdict"]);
+        assert_eq!(answer["failed_runs"][0]["hosts"], "node03");
+    }
+}
+
+/// Goal: a round of which all runs failed is an answer, and the next one has other sets.
+#[test]
+fn a_round_of_failures_is_an_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, next] = ["round1", "round2"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&first).unwrap();
+    let pairs = [["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]];
+    for (index, hosts) in pairs.iter().enumerate() {
+        let mut text = "# nThread 1 nGpus 1\n# Using devices\n".to_owned();
+        for rank in 0..16 {
+            let host = hosts[rank / 8];
+            text += &format!(
+                "#  Rank {rank} Group 0 Pid 1 on {host} device {} [0000:0{}:00] NVIDIA H100\n",
+                rank % 8,
+                rank % 8
+            );
+        }
+        std::fs::write(first.join(format!("set-0{}.log", index + 1)), text + "srun: error: a: task 0: Killed\n")
+            .unwrap();
+    }
+    for more in [&["-t", "dgx-h100"][..], &[]] {
+        let next = next.with_extension(more.len().to_string()).display().to_string();
+        let args = ["validate", first.to_str().unwrap(), "--next-runs", &next, "--format", "json"];
+        let (code, out, err) = collcast(&[&args[..], more].concat());
+        let answer: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+        let sentence = answer["verdict"]["sentence"].as_str().unwrap();
+        assert!(code == 1 && sentence.starts_with("all 4 runs failed; to run: "), "{sentence}");
+        let sets: Vec<&str> =
+            answer["next_runs"].as_array().unwrap().iter().map(|set| set["hosts"].as_str().unwrap()).collect();
+        assert!(sets.iter().any(|set| !pairs.iter().any(|pair| pair.join(",") == **set)), "{sets:?}");
+    }
+}
+
+/// Goal: a script whose runs fail says which, and ends so too, where some fail as where all do.
+#[test]
+fn scripts_of_failed_runs_fail() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("srun", "case $* in *node01*) exit 1 ;; esac"), ("mpirun", "exit 1")] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("#!/bin/bash\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for (number, more) in [&[][..], &["--one-at-a-time"]].into_iter().enumerate() {
+        let round = folder.path().join(number.to_string());
+        let args = ["validate", "--host-names", "node[01-04]", "--next-runs", round.to_str().unwrap()];
+        let (_, _, err) = collcast(&[&args[..], more].concat());
+        for (script, all) in [("round.slurm.sh", false), ("round.mpirun.sh", true)] {
+            let text = std::fs::read_to_string(round.join(script)).unwrap_or_else(|_| panic!("{err}"));
+            let sets = text.lines().filter(|line| line.starts_with("run set-")).count();
+            assert_eq!(text.contains("#SBATCH --output=round.out\n"), script == "round.slurm.sh", "{text}");
+            let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+            let out = Command::new("bash").arg(round.join(script)).env("PATH", path).output().unwrap();
+            let said = String::from_utf8(out.stderr).unwrap();
+            assert_eq!(out.status.code(), Some(1), "{script} {more:?}: {said}");
+            let failed = said.lines().filter(|line| line.ends_with(".log: failed")).count();
+            assert!(failed == if all { sets } else { failed.clamp(1, sets) }, "{script} {more:?}: {said}");
+        }
     }
 }
 

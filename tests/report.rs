@@ -94,6 +94,16 @@ const COMMANDS: [(&str, &[&str]); 9] = [
     ),
 ];
 
+/// Goal: the map of a step says of a link what its table says, though calls beside computation take longer than alone.
+#[test]
+fn the_map_of_a_step_agrees_with_its_table() {
+    let page = page("simulate ddp-buckets");
+    let after = |mark: &str, end: char| page.split(mark).nth(1).and_then(|rest| rest.split(end).next()).unwrap();
+    let most: f64 = after("Most of each kind: nvlink ", '%').parse().unwrap();
+    let used: f64 = after("host0/nvswitch</td><td>", '<').parse().unwrap();
+    assert!((most - used).abs() <= 0.51 && used > 10.0, "{most}% on the map, {used}% in the table");
+}
+
 /// Goal: every command has a page with the answer, its pictures and the command that makes it again.
 #[test]
 fn commands_write_pages() {

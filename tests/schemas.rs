@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use common::collcast;
 
 /// Commands in all shapes of their answers, without `--format json`; DIR is an empty folder.
-const SAMPLES: [&str; 78] = [
+const SAMPLES: [&str; 79] = [
     "sweep h200x4 -s 1K:64M:64",
     "sweep dgx-h100 --nodes 1,2 -s 1M,64M -c all_reduce,all_to_all",
     "sweep dgx-h100 -s 1M --explain-choice",
@@ -74,6 +74,7 @@ const SAMPLES: [&str; 78] = [
     "trace tests/data/trace/fsdp_0.json.gz tests/data/trace/fsdp_1.json.gz -t dgx-b200 --gpus 2",
     "trace tests/data/trace/recorder_0.json tests/data/trace/recorder_1.json",
     "trace tests/data/trace/recorder_0.json",
+    "trace tests/data/trace/hta_backward_thread.json",
     "trace tests/data/trace/ddp_0.json.gz tests/data/trace/ddp_1.json.gz --on dgx-h100",
     "tune h200x4 -s 1M",
     "tune h200x4 --measurements tests/data/h200x4/nccl.csv --launch graph",

@@ -55,6 +55,26 @@ fn sweeps_are_merged_to_the_last_byte() {
     same(&command, &parts, &["table", "json", "csv", "markdown"]);
 }
 
+/// Goal: parts are merged wherever they were written from, and what a command is refused for here is said.
+#[test]
+fn parts_are_merged_from_within_their_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let inner = folder.path().join("parts");
+    fs::create_dir(&inner).unwrap();
+    let run = |at: &Path, words: &[&str]| {
+        let out = Command::new(env!("CARGO_BIN_EXE_collcast")).args(words).current_dir(at).output().unwrap();
+        (out.status.code().unwrap(), String::from_utf8(out.stderr).unwrap())
+    };
+    let part = ["sweep", "h200x4", "-s", "1M", "--shard", "1/1", "-o", "parts/1.json"];
+    assert_eq!(run(folder.path(), &part).0, 0);
+    let (code, err) = run(&inner, &["merge", "1.json", "-o", "whole.json"]);
+    assert!(code == 0, "{err}");
+    let text = fs::read_to_string(inner.join("1.json")).unwrap();
+    fs::write(inner.join("1.json"), text.replacen("\"-s\",", "\"--sizzes\",", 1)).unwrap();
+    let (code, err) = run(&inner, &["merge", "1.json"]);
+    assert!(code == 2 && err.contains("refused here: ") && err.contains("--sizzes"), "{err}");
+}
+
 /// Goal: a check of parts accepts and finds the same as a check. Method: a variable moves NCCL's choices.
 #[test]
 fn checks_are_merged_with_their_exit_code() {

@@ -352,7 +352,7 @@ fn log(sizes: &str, (gpu, hosts): (&str, [usize; 2]), times: impl Fn(u64) -> f64
         let half = format!("{time:.2} {rate:.2} {:.2} 0", rate * 2.0 * (ranks - 1.0) / ranks);
         text += &format!("{size} {} float sum -1 {half} {half}\n", size / 4);
     }
-    text
+    text + "# Out of bounds values : 0 OK\n"
 }
 
 /// Goal: a machine is called slow by one large size, and is not judged where the run is of other GPUs, of hosts that differ, or

@@ -18,7 +18,7 @@ use collcast::SiteSpec;
 use collcast::health::{self, Doubt, Gate, Health, Judged, Kind, Limits, Part, Point, Reached, Run, State};
 use collcast::profiles::Published;
 use collcast::reports::model::Status;
-use collcast::reports::{github, junit};
+use collcast::reports::{github, junit, markdown};
 use collcast::validate::{Request, validate};
 use collcast::views::validate::Shown;
 use collcast_hwbackend::read::{ReadOptions, read_paths};
@@ -653,52 +653,80 @@ fn verdicts_are_right() {
 
 const HEALTHY: &str = "healthy";
 
-/// Goal: exit code, status, sentence, JUnit and annotations say the same, whatever was measured.
-/// Method: runs that take a factor of a good one, with wrong results or without, from any size on.
+/// Goal: exit code, status, sentence, JUnit and annotations say the same, whatever was measured and however the run ended.
+/// Method: runs that take a factor of a good one, from any size on; some are cut or say that they failed.
 #[test]
 fn every_format_says_the_same() {
+    const ENDS: [(&str, bool); 6] = [
+        ("# Out of bounds values : 0 OK\n", false),
+        ("# Out of bounds values : 0 OK\n", false),
+        ("", false),
+        ("# Out of bounds values : 5 FAILED\n", true),
+        ("srun: error: b: tasks 8-15: Killed\n", true),
+        ("# Out of bounds values : 0 OK\nsrun: error: a: task 3: Exited with exit code 1\n", true),
+    ];
     let folder = tempfile::tempdir().unwrap();
-    let (good, measured) = (folder.path().join("good.csv"), folder.path().join("measured.csv"));
-    let write = |path: &Path, from: u64, factor: f64, scatter: f64, draws: &mut Random| {
-        let mut text = String::from("collective,ranks,nodes,size_bytes,time_us,in_place\n");
+    let (good, measured) = (folder.path().join("good.log"), folder.path().join("measured.log"));
+    let write = |path: &Path, (from, factor, scatter): (u64, f64, f64), end: &str, draws: &mut Random| {
+        let mut text =
+            String::from("# Collective test starting: all_reduce_perf\n# nThread 1 nGpus 1\n# Using devices\n");
+        for rank in 0..16 {
+            let host = if rank < 8 { "a" } else { "b" };
+            writeln!(
+                text,
+                "# Rank {rank} Group 0 Pid {rank} on {host} device {} [0000:0{}:00] NVIDIA H100",
+                rank % 8,
+                rank % 8
+            )
+            .unwrap();
+        }
         for size in (3..33).map(|power| 1_u64 << power) {
-            for in_place in [false, true] {
+            let mut half = || {
                 let factor = if size >= from { factor } else { 1.0 } * (scatter * draws.normal().abs()).exp();
                 let time = (20.0 + size as f64 / 2e5) * factor;
-                writeln!(text, "all_reduce,16,2,{size},{time:.3},{in_place}").unwrap();
-            }
+                let rate = size as f64 / time / 1e3;
+                format!("{time:.2} {rate:.3} {:.3} 0", rate * 1.875)
+            };
+            writeln!(text, "{size} {} float sum -1 {} {}", size / 4, half(), half()).unwrap();
         }
-        std::fs::write(path, text).unwrap();
+        std::fs::write(path, text + end).unwrap();
     };
     let mut draws = Random::new(7);
-    write(&good, 0, 1.0, 0.0, &mut draws);
+    write(&good, (0, 1.0, 0.0), ENDS[0].0, &mut draws);
     let mut seen = BTreeSet::new();
-    for _ in 0..64 {
+    for case in 0..96 {
         let (from, factor) = (1_u64 << (3.0 + 29.0 * draws.uniform()) as u32, 1.0 + 1.5 * draws.uniform().powi(4));
         let scatter = if draws.uniform() < 0.2 { 0.3 } else { 0.004 };
-        write(&measured, from, factor, scatter, &mut draws);
-        let request = Request { against: vec![good.clone()], ..Request::new([measured.clone()]) };
+        let (end, broken) = ENDS[case % ENDS.len()];
+        write(&measured, (from, factor, scatter), end, &mut draws);
+        let gate = Gate { require_pass: case / ENDS.len() % 2 == 1, ..Gate::default() };
+        let request = Request { against: vec![good.clone()], gate, ..Request::new([measured.clone()]) };
         let outcome = validate(&request).unwrap();
         let report = outcome.report(Shown { for_people: true, ..Shown::default() });
         let verdict = report.verdict.as_ref().unwrap();
+        let slow = outcome.health.state == State::Slow;
         let said = [
+            slow || broken || gate.require_pass && outcome.health.state == State::Unsure,
             outcome.failed,
-            outcome.health.state == State::Slow,
             verdict.status == Status::Failed,
-            verdict.sentence.starts_with("slow"),
             junit::render(&report).contains("<failure"),
             github::render(&report).contains("::error"),
+            markdown::render(&report).starts_with("### \u{274c}"),
         ];
-        assert!(said.iter().all(|s| *s == said[0]), "{said:?} from {from} by {factor}: {}", verdict.sentence);
-        assert_eq!(
-            outcome.health.state == State::Pass,
-            verdict.sentence.starts_with("healthy"),
-            "{}",
-            verdict.sentence
-        );
-        seen.insert(outcome.health.state);
+        assert!(said.iter().all(|s| *s == said[0]), "{said:?} from {from} by {factor}, {end}: {}", verdict.sentence);
+        assert_eq!(slow, verdict.sentence.starts_with("slow"), "{}", verdict.sentence);
+        assert_eq!(broken && !slow, verdict.sentence.starts_with("run_failed"), "{}", verdict.sentence);
+        let passes = outcome.health.state == State::Pass;
+        assert_eq!(passes, verdict.sentence.starts_with("healthy"), "{}", verdict.sentence);
+        assert!(!passes || end == ENDS[0].0, "{end}: {}", verdict.sentence);
+        seen.insert((outcome.health.state, end));
     }
-    assert!(seen.contains(&State::Slow) && seen.contains(&State::Pass), "{seen:?}");
+    for state in [State::Slow, State::Pass] {
+        assert!(seen.contains(&(state, ENDS[0].0)), "{seen:?}");
+    }
+    for (end, _) in &ENDS[2..] {
+        assert!(seen.contains(&(State::Unsure, end)) && seen.contains(&(State::Slow, end)), "{end} {seen:?}");
+    }
 }
 
 /// Goal: the same of runs beside forecasts: a run that is unsure is noted, and never a failure beside exit code 0, but

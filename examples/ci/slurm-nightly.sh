@@ -25,10 +25,12 @@ sbatch --begin=now+24hours "$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *C
 
 today=$logs/$(date +%Y-%m-%d)
 mkdir -p "$today"
+status=0
 # Three repeats: noise is told from change by them.
 for repeat in 1 2 3; do
   for test in all_reduce all_gather reduce_scatter alltoall; do
-    srun --mpi=pmix "$nccl_tests/${test}_perf" -b 8 -e 4G -f 2 -g 1 -n 20 > "$today/$test.$repeat.log"
+    # What Slurm says of a run that failed is in its log: `validate` reads it.
+    srun --mpi=pmix "$nccl_tests/${test}_perf" -b 8 -e 4G -f 2 -g 1 -n 20 > "$today/$test.$repeat.log" 2>&1 || status=1
   done
 done
 
@@ -39,7 +41,6 @@ mkdir -p "$before"
 find "$logs" -mindepth 1 -maxdepth 1 -type d -name '20*' ! -path "$today" | sort | tail -n "$nights" |
   while read -r night; do cp -r "$night" "$before/"; done
 
-status=0
 if [ -n "$(ls -A "$before")" ]; then
   collcast compare "$before" "$today" --tolerance 5% || status=1
   collcast compare "$before" "$today" --tolerance 5% --format markdown -o "$today.md" || status=1

@@ -8,16 +8,15 @@
 # The run takes all GPUs of the host, so only jobs that have all of them are judged, before and after: beside another job
 # it would be slow itself, and slow that job down. Jobs with some or no GPUs are let through: Slurm says which they have
 # in SLURM_JOB_GPUS. Set COLLCAST_ALWAYS=1 where jobs take whole hosts and do not ask for GPUs.
-# What could not be judged is let through too. It is in the system's log, and the metrics say `collcast_ok 0`.
+# What did not run to its end is let through too. It is in the system's log, and the metrics say `collcast_ok 0`.
+# They say `collcast_state 1` where the run ended, and what healthy hosts reach is known too loosely to judge it.
 set -uo pipefail
 machine=${COLLCAST_MACHINE:-dgx-h100}
 good=${COLLCAST_GOOD:-/etc/collcast/good}
 metrics=${COLLCAST_METRICS:-/var/lib/node_exporter/collcast.prom}
-# The folder of libnccl.so.2, where the loader does not find it by itself.
-nccl=${COLLCAST_NCCL:-}
+# Where the loader does not find NCCL by itself, set COLLCAST_NCCL_LIBRARY to its file, such as /opt/nccl/lib/libnccl.so.2.
 # Slurm starts it without PATH, which bash makes up for itself alone; the folder of collcast is behind.
 export PATH="$PATH:${COLLCAST_BIN:-/usr/local/bin}"
-[ -z "$nccl" ] || export LD_LIBRARY_PATH="$nccl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
 say() {
   echo "collcast-prolog: $1" >&2
@@ -38,7 +37,15 @@ if [ -d "$good" ]; then
 else
   expected=(--expect "$machine")
 fi
-timeout 60 collcast bench -t "$machine" --backend nccl --quick "${expected[@]}" --watchdog 2 --prometheus "$metrics"
+# Without a place for metrics the host is judged all the same.
+folder=$(dirname "$metrics")
+if mkdir -p "$folder" 2>/dev/null && [ -w "$folder" ]; then
+  expected+=(--prometheus "$metrics")
+else
+  say "no metrics: $folder cannot be written to"
+  metrics=/dev/null
+fi
+timeout 60 collcast bench -t "$machine" --backend nccl --quick "${expected[@]}" --watchdog 2
 code=$?
 case $code in
   0) exit 0 ;;

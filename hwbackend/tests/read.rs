@@ -1124,19 +1124,74 @@ fn tags_and_debug_lines_take_no_row_away() {
         "[pod/nccl-launcher/mpi] ",
         "[prterun-multi-node-nccl-test-launcher-17@1,0]<stdout>: ",
         "2024-05-01T12:00:00.123456Z [1,0]<stdout>:",
+        "\u{1b}[36mnccl-1  |\u{1b}[0m ",
+        "\u{1b}[?2004l\r",
+        "\u{1b}]0;node01: title\u{7}\u{1b}(B\u{1b}[2K",
+        "[pod/n-0/nccl] 2024-05-01T12:00:00.123456789Z ",
+        "2024-05-01T12:00:00.123456789Z stdout F ",
+        "May  1 12:00:00 node01 slurmd[123]: ",
+        "May 11 12:00:00 node01 nccl: ",
+        "2024-05-01T12:00:00+0000 node01 slurmd[123]: ",
+        "nccl-launcher-x7k2p nccl ",
+        "10-0-0-1 2024-05-01 12:00:00,123 INFO ",
+        "[default0]:",
     ] {
         let tagged: String = good.lines().map(|line| format!("{tag}{line}\n")).collect();
         assert_eq!(times(&tagged), times(&good), "{tag}");
     }
+    let reset = good.replace('\n', "\u{1b}[0m\n");
+    assert_eq!(times(&reset), times(&good));
+    let line = |line: &str| serde_json::json!({"log": format!("{line}\n"), "stream": "stdout", "time": ""}).to_string();
+    let docker: Vec<String> = reset.lines().map(line).collect();
+    assert_eq!(times(&docker.join("\n")), times(&good));
     let debug = "n-1:7:8 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}\n";
     let before = good.replace(" sum -1 ", &format!(" sum -1{debug}{debug}"));
     let halves = before.replace(" 0 25.00", &format!(" 0{debug}25.00"));
     let behind = good.replace(" 0 \n", &format!(" 0{debug}"));
-    for text in [&before, &halves, &behind] {
+    let rows = good.replace("\n1048576 ", &format!("\n{} 1048576 ", debug.trim_end()));
+    assert_ne!(rows, good);
+    for text in [&before, &halves, &behind, &rows] {
         assert_eq!(times(text), times(&good), "{text}");
         let row = read_texts(&[("run.log", text)]).unwrap().measurements.remove(0);
         assert_eq!(row.chosen.map(|choice| choice.algorithm), Some(Algorithm::Ring));
     }
+}
+
+/// Goal: rows that two programs write at once are those of none, whatever their tags; the times of one clock are no two tags.
+#[test]
+fn tables_of_two_programs_are_not_mixed() {
+    let good = format!("# Collective test starting: all_reduce_perf\n{}", table(PROCESSES, 1.75, 2));
+    let head: String = good.lines().filter(|line| !line.contains(" device ")).map(|line| format!("{line}\n")).collect();
+    let at_once = |tags: &dyn Fn(usize) -> [String; 2]| {
+        let twice = head.lines().enumerate().flat_map(|(at, line)| tags(at).map(|tag| format!("{tag}{line}\n")));
+        let cut: String = twice.filter(|line| !line.contains("Avg bus")).collect();
+        read_texts(&[("run.log", &cut)]).unwrap_err().to_string()
+    };
+    let pods = |_: usize| ["nccl-a nccl ".to_owned(), "nccl-b nccl ".to_owned()];
+    let ranks = |at: usize| ["0", "1"].map(|rank| format!("12:00:{at:02} [default{rank}]:"));
+    for error in [at_once(&pods), at_once(&ranks)] {
+        assert!(error.contains("several runs at once"), "{error}");
+    }
+    let clock: String = good.lines().enumerate().map(|(at, line)| format!("[12:00:{at:02}] {line}\n")).collect();
+    assert!(read_texts(&[("run.log", &clock)]).unwrap().files[0].defects.is_empty());
+}
+
+/// Goal: a log in UTF-16, in either order of bytes, is read as the same in UTF-8.
+#[test]
+fn utf_16_is_read() {
+    let good =
+        format!("# Collective test starting: all_reduce_perf\n{}", table(PROCESSES, 1.75, 2)).replace('\n', "\r\n");
+    let rows = |bytes: &[u8]| {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("run.log");
+        fs::write(&path, bytes).unwrap();
+        let report = read(path).unwrap_or_else(|error| panic!("{error}"));
+        report.measurements.iter().map(|row| (row.size, row.in_place, row.time)).collect::<Vec<_>>()
+    };
+    let with_mark = format!("\u{feff}{good}");
+    let little: Vec<u8> = with_mark.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let big: Vec<u8> = with_mark.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    assert_eq!([rows(&little), rows(&big)], [rows(good.as_bytes()), rows(good.as_bytes())]);
 }
 
 /// Goal: variables that stand in several lines before a run are all its own, and none of them is the next run's.

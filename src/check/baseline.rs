@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use collcast_reports::model::Input;
 use collcast_sim::collective::Collective;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::picked::{FAILS, Picked};
 use crate::error::Error;
-use crate::files::{content_hash, read_text};
+use crate::files::{content_hash, quoted, read_text};
 use crate::values::plural;
 
 /// The schema that this module reads and writes.
@@ -232,6 +232,11 @@ pub(crate) fn digits(value: f64) -> f64 {
     format!("{value:.2e}").parse().unwrap_or(value)
 }
 
+/// The baseline of a suite, by itself: beside it, with `.baseline.toml` in place of `.toml`.
+pub fn baseline_of(suite: &Path) -> PathBuf {
+    suite.with_extension("baseline.toml")
+}
+
 impl Default for Baseline {
     /// Nothing is accepted yet.
     fn default() -> Self {
@@ -304,9 +309,11 @@ impl Baseline {
         if path.exists() {
             return Self::read(path);
         }
+        let word = |path: &Path| quoted(&path.display().to_string());
+        let named = if path == baseline_of(suite) { String::new() } else { format!(" --baseline {}", word(path)) };
         Err(Error::usage(
             format!("the suite has no baseline: there is no file `{}`", path.display()),
-            format!("write it with `collcast check {} --update`, and commit it", suite.display()),
+            format!("write it with `collcast check {}{named} --update`, and commit it", word(suite)),
         ))
     }
 

@@ -13,7 +13,7 @@ mod suite;
 mod today;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use collcast_reports::model::Input;
 use collcast_sim::collective::Collective;
@@ -27,7 +27,7 @@ use crate::shard::{self, Parts, Shard};
 use crate::validate::{MedianError, median_error};
 use crate::watch::Watch;
 pub(crate) use baseline::digits;
-pub use baseline::{Baseline, Constants, Counts, Entries, Entry, Measured, Recorded};
+pub use baseline::{Baseline, Constants, Counts, Entries, Entry, Measured, Recorded, baseline_of};
 pub use changed::{Changed, InputChange, Moved};
 pub(crate) use finding::signed;
 pub use finding::{Cause, Finding, Kind, Versions, What};
@@ -82,11 +82,6 @@ impl Request {
         let suite = suite.as_ref();
         Ok(Self::new(Suite::read(suite)?, Baseline::read_for(suite, &baseline_of(suite))?))
     }
-}
-
-/// The baseline of a suite, by itself: beside it, with `.baseline.toml` in place of `.toml`.
-pub fn baseline_of(suite: &Path) -> PathBuf {
-    suite.with_extension("baseline.toml")
 }
 
 /// What is asked of a machine.

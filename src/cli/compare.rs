@@ -17,8 +17,9 @@ use super::selectors::ReadArgs;
 one value throughout A and another throughout B is what is compared: the first lines say so. Rows \
 alike are repeats: their median counts, and how far they lie apart; without repeats the known \
 noise of the launch mode does. Medians over neighbouring sizes decide, not single rows, until both \
-have five runs. With nothing changed, a report says `slower` with a chance below 2%. Exit 1 where B \
-is slower, or has wrong values, a failed or a cut run where A has none.
+have five runs. Hosts that both name are each held against themselves too. With nothing changed, a \
+report says `slower` with a chance below 2%. Exit 1 where B or a host of it is slower, and where B has \
+wrong values, failed runs, or a larger share of cut ones.
 
   slower       all of the interval is above 1, and the ratio is at the tolerance or above
   no change    all of the interval is within the tolerance
@@ -72,9 +73,8 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
         Format::Csv => only(&mut report, "rows"),
         Format::Table => {
             shorten(&mut report, "bands", BANDS_SHOWN, "bands");
-            if !args.rows {
-                only(&mut report, "bands");
-            }
+            shorten(&mut report, "hosts", BANDS_SHOWN, "bands of hosts");
+            report.tables.retain(|table| args.rows || table.name != "rows");
         }
         _ => {}
     }

@@ -13,7 +13,8 @@
 //! with the variances of a single measurement on each side, and m the variance of a median of so many. Those variances are
 //! the known ones of [`crate::noise`], and what the repeats of that side show where that is more. t is Student's, with
 //! Welch's degrees of freedom, and such that all intervals of a report hold together: with nothing changed, a report says
-//! `slower` with a probability below 1% for all bands and 1% for all rows together (Bonferroni), however many it has.
+//! `slower` with a probability below 1% for all bands and 1% for all rows together (Bonferroni), however many it has. Where both
+//! sides name several hosts, each of them is tested against itself as well, and each kind of test has a third of the 2%.
 //!
 //! A verdict reads off the interval: `slower` where all of it lies above 1 and the ratio itself is at the tolerance or
 //! beyond, `no change` where all of it is within the tolerance, else `cannot tell`.
@@ -23,13 +24,13 @@ use std::collections::BTreeMap;
 use collcast_sim::units::Bytes;
 use serde::Serialize;
 
-use super::sets::{Curve, Pair, Run, Sample, Series};
+use super::sets::{Curve, Matched, Pair, Run, Sample, Series};
 use crate::bands::{BANDS, band};
 use crate::noise::{Noise, TAIL, known};
 use crate::statistics::{mean, median, robust_deviation, student_quantile, variance_of_median};
 
-/// Chance that a report is wrong about anything, where nothing changed: half for the bands,
-/// half for the rows; on one side.
+/// Chance that a report is wrong about anything, where nothing changed: as much for the bands, for
+/// the rows, and for hosts where they are named; on one side.
 pub const FAMILY_ERROR: f64 = 0.02;
 /// Sizes of which a row's verdict takes the median.
 const NEIGHBOURS: usize = 5;
@@ -173,18 +174,91 @@ impl Band {
     }
 }
 
-/// Judges each size band of each curve.
+/// The rows of one series in one size band that one set of hosts ran on both sides.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct HostBand {
+    /// Their names, with commas between them.
+    pub hosts: String,
+    /// What the rows are of.
+    pub series: Series,
+    /// Index in [`BANDS`].
+    pub band: u8,
+    /// Median over its rows.
+    pub ratio: Ratio,
+    /// What is said of it.
+    pub change: Change,
+}
+
+impl HostBand {
+    /// Its range of sizes, in words.
+    pub fn sizes(&self) -> &'static str {
+        BANDS[usize::from(self.band)]
+    }
+}
+
+/// The size bands of a curve.
+fn bands(curve: &Curve) -> impl Iterator<Item = (&Curve, &[Pair])> {
+    curve.pairs.chunk_by(|a, b| band(a.size) == band(b.size)).map(move |pairs| (curve, pairs))
+}
+
+/// Judges each size band of each curve, and of each set of hosts where both sides name several.
 ///
 /// - `tolerance`: the fraction of time that may be lost.
 /// - `between`: whether the times have noise.
-pub(super) fn judge(curves: &[Curve], tolerance: f64, between: Between) -> Vec<Band> {
+pub(super) fn judge(matched: &Matched, tolerance: f64, between: Between) -> (Vec<Band>, Vec<HostBand>) {
+    let by_hosts: Vec<BTreeMap<usize, Curve>> = match between {
+        Between::Measured => matched.curves.iter().map(Curve::by_hosts).filter(|hosts| hosts.len() > 1).collect(),
+        Between::Forecasts | Between::Same => Vec::new(),
+    };
+    // Bands, rows, and bands of hosts: each may be wrong as often.
+    let kinds = if by_hosts.is_empty() { 2.0 } else { 3.0 };
+    let all = judge_all(&matched.curves, tolerance, between, FAMILY_ERROR / kinds);
+    let tests: usize = by_hosts.iter().flat_map(BTreeMap::values).map(|curve| bands(curve).count()).sum();
+    let chance = FAMILY_ERROR / kinds / tests.max(1) as f64;
+    let of_curve = |curves: &BTreeMap<usize, Curve>| judge_hosts(curves, &matched.hosts, tolerance, chance);
+    (all, by_hosts.iter().flat_map(of_curve).collect())
+}
+
+/// Hosts from which on they say of each other how far two runs of one of them lie apart.
+const HOSTS: usize = 3;
+
+/// Judges the bands of each set of hosts. How far its own runs lie apart is known by repeats, of all hosts together, or by
+/// how far the changes of hosts lie from their median, where that is more than the known noise.
+fn judge_hosts(curves: &BTreeMap<usize, Curve>, names: &[String], tolerance: f64, chance: f64) -> Vec<HostBand> {
+    let Some(Curve { series, launches, .. }) = curves.values().next() else { return Vec::new() };
+    let mut of_bands: BTreeMap<u8, Vec<(usize, &[Pair])>> = BTreeMap::new();
+    for (&hosts, curve) in curves {
+        for (_, pairs) in bands(curve) {
+            of_bands.entry(band(pairs[0].size)).or_default().push((hosts, pairs));
+        }
+    }
+    let mut judged = Vec::new();
+    for (band, of_hosts) in of_bands {
+        let groups: Vec<&[Pair]> = of_hosts.iter().map(|of| of.1).collect();
+        let noise = known(launches, band);
+        let spread = Spread::of_sides(&groups, noise);
+        let repeated = groups.iter().any(|pairs| pairs.iter().any(|pair| pair.runs.iter().any(|&runs| runs > 1)));
+        let logs = groups.iter().map(|pairs| median(pairs.iter().map(log_ratio).collect())).collect::<Vec<f64>>();
+        let apart = (!repeated && logs.len() >= HOSTS).then(|| Variance {
+            value: robust_deviation(logs.clone()).powi(2),
+            freedom: EFFICIENCY * (logs.len() - 1) as f64,
+        });
+        for (hosts, pairs) in of_hosts {
+            let mut test = Test::new(pairs, spread, tolerance, false);
+            test.hosts = apart;
+            let (ratio, change) = test.whole(band, chance);
+            judged.push(HostBand { hosts: names[hosts].clone(), series: series.clone(), band, ratio, change });
+        }
+    }
+    judged
+}
+
+/// Judges each size band of each curve, with that chance to be wrong about any band, and about any row.
+fn judge_all(curves: &[Curve], tolerance: f64, between: Between, error: f64) -> Vec<Band> {
     let exact = between != Between::Measured;
-    let split: Vec<(&Curve, &[Pair])> = curves
-        .iter()
-        .flat_map(|curve| curve.pairs.chunk_by(|a, b| band(a.size) == band(b.size)).map(move |pairs| (curve, pairs)))
-        .collect();
+    let split: Vec<(&Curve, &[Pair])> = curves.iter().flat_map(bands).collect();
     let rows: usize = split.iter().map(|(_, pairs)| pairs.len()).sum();
-    let chance = |tests: usize| FAMILY_ERROR / 2.0 / tests.max(1) as f64;
+    let chance = |tests: usize| error / tests.max(1) as f64;
     let (of_band, of_row) = (chance(split.len()), chance(rows));
     split
         .into_iter()
@@ -193,7 +267,7 @@ pub(super) fn judge(curves: &[Curve], tolerance: f64, between: Between) -> Vec<B
             let noise = if exact { Noise { offset: 0.0, row: 0.0 } } else { known(&curve.launches, band) };
             let spread = match between {
                 Between::Same => [Spread::of(None, None, noise); 2],
-                _ => Spread::of_sides(pairs, noise),
+                _ => Spread::of_sides(&[pairs], noise),
             };
             let test = Test::new(pairs, spread, tolerance, exact);
             test.band(&curve.series, band, of_band, of_row)
@@ -237,8 +311,8 @@ impl Spread {
     }
 
     /// Those of A and of B; a side without repeats has what the other shows.
-    fn of_sides(pairs: &[Pair], noise: Noise) -> [Self; 2] {
-        let [(offset_a, row_a), (offset_b, row_b)] = [0, 1].map(|side| repeats(pairs, side));
+    fn of_sides(groups: &[&[Pair]], noise: Noise) -> [Self; 2] {
+        let [(offset_a, row_a), (offset_b, row_b)] = [0, 1].map(|side| repeats(groups, side));
         [
             Self::of(offset_a.or(offset_b), row_a.or(row_b), noise),
             Self::of(offset_b.or(offset_a), row_b.or(row_a), noise),
@@ -246,25 +320,28 @@ impl Spread {
     }
 }
 
-/// How far repeats of one side lie apart: their runs as wholes, and single rows of these. None of what was not repeated.
-fn repeats(pairs: &[Pair], side: usize) -> (Option<Variance>, Option<Variance>) {
-    // Of each run, how far its rows lie from the mean of all runs.
-    let mut runs: BTreeMap<&Run, Vec<f64>> = BTreeMap::new();
-    let (mut count, mut freedom) = (0.0, 0.0);
-    for samples in pairs.iter().map(|pair| &pair.samples[side]).filter(|samples| samples.len() > 1) {
-        let mean = samples.iter().map(|s| s.log).sum::<f64>() / samples.len() as f64;
-        count += samples.len() as f64;
-        freedom += samples.len() as f64 - 1.0;
-        for sample in samples {
-            runs.entry(&sample.run).or_default().push(sample.log - mean);
-        }
-    }
-    let of_runs = runs.len().saturating_sub(1) as f64;
+/// How far repeats of one side lie apart: their runs as wholes, and single rows of these. None of what was not repeated. Each
+/// group has runs of its own, which are repeats of each other.
+fn repeats(groups: &[&[Pair]], side: usize) -> (Option<Variance>, Option<Variance>) {
+    let (mut count, mut freedom, mut of_runs) = (0.0, 0.0, 0.0);
     let (mut squares, mut residuals) = (0.0, Vec::new());
-    for rows in runs.into_values() {
-        let offset = median(rows.clone());
-        squares += offset * offset;
-        residuals.extend(rows.into_iter().map(|log| log - offset));
+    for pairs in groups {
+        // Of each run, how far its rows lie from the mean of all runs.
+        let mut runs: BTreeMap<&Run, Vec<f64>> = BTreeMap::new();
+        for samples in pairs.iter().map(|pair| &pair.samples[side]).filter(|samples| samples.len() > 1) {
+            let mean = samples.iter().map(|s| s.log).sum::<f64>() / samples.len() as f64;
+            count += samples.len() as f64;
+            freedom += samples.len() as f64 - 1.0;
+            for sample in samples {
+                runs.entry(&sample.run).or_default().push(sample.log - mean);
+            }
+        }
+        of_runs += runs.len().saturating_sub(1) as f64;
+        for rows in runs.into_values() {
+            let offset = median(rows.clone());
+            squares += offset * offset;
+            residuals.extend(rows.into_iter().map(|log| log - offset));
+        }
     }
     let freedom = freedom - of_runs;
     let offset = (of_runs > 0.0).then(|| Variance { value: squares / of_runs, freedom: of_runs });
@@ -282,13 +359,15 @@ struct Test<'a> {
     spread: [Spread; 2],
     /// Variance that ratios of rows have beyond what these explain: it makes the median less certain.
     unexplained: f64,
+    /// How far changes of hosts lie apart, where nothing else says how far their runs do.
+    hosts: Option<Variance>,
     tolerance: f64,
     exact: bool,
 }
 
 impl<'a> Test<'a> {
     fn new(pairs: &'a [Pair], spread: [Spread; 2], tolerance: f64, exact: bool) -> Self {
-        let mut test = Self { pairs, spread, unexplained: 0.0, tolerance, exact };
+        let mut test = Self { pairs, spread, unexplained: 0.0, hosts: None, tolerance, exact };
         if pairs.len() >= NEIGHBOURS && !exact {
             let scatter = robust_deviation(pairs.iter().map(log_ratio).collect());
             let explained: f64 = [0, 1].map(|side| test.row_variance(pairs, side).value).iter().sum();
@@ -299,15 +378,7 @@ impl<'a> Test<'a> {
 
     fn band(&self, series: &Series, band: u8, of_band: f64, of_row: f64) -> Band {
         let count = self.pairs.len();
-        let ratio = self.ratio(self.pairs, of_band);
-        let repeated = |pair: &Pair| has_runs(pair, ENOUGH);
-        let enough = self.exact || count >= ENOUGH || self.pairs.iter().all(repeated) || self.agree(band);
-        let mut change = match ratio.change(self.tolerance) {
-            Change::Slower | Change::Faster if !enough && ratio.low < TAIL && ratio.high > 1.0 / TAIL => {
-                Change::CannotTell
-            }
-            change => change,
-        };
+        let (ratio, mut change) = self.whole(band, of_band);
         let rows: Vec<SizePair> = (0..count).map(|index| self.row(index, ratio, change, of_row)).collect();
         let mut at = None;
         for local in [Change::Slower, Change::Faster] {
@@ -318,6 +389,20 @@ impl<'a> Test<'a> {
             }
         }
         Band { series: series.clone(), band, rows, ratio, change, at }
+    }
+
+    /// What all rows say together.
+    fn whole(&self, band: u8, chance: f64) -> (Ratio, Change) {
+        let ratio = self.ratio(self.pairs, chance);
+        let repeated = |pair: &Pair| has_runs(pair, ENOUGH);
+        let enough = self.exact || self.pairs.len() >= ENOUGH || self.pairs.iter().all(repeated) || self.agree(band);
+        let change = match ratio.change(self.tolerance) {
+            Change::Slower | Change::Faster if !enough && ratio.low < TAIL && ratio.high > 1.0 / TAIL => {
+                Change::CannotTell
+            }
+            change => change,
+        };
+        (ratio, change)
     }
 
     /// Whether several large sizes changed alike, and by more than any of them is off by itself: a disturbance lasts for one.
@@ -368,6 +453,11 @@ impl<'a> Test<'a> {
         let (sum, squares) = parts.fold((0.0, 0.0), |(sum, squares), part| {
             (sum + part.value, squares + part.value * part.value / part.freedom)
         });
+        // What hosts show of their runs counts where it is more, as well as it is known beside what is known before.
+        let (sum, squares) = match self.hosts.map(|own| Variance::joined(Some(own), sum)) {
+            Some(joined) => (joined.value, joined.value * joined.value / joined.freedom),
+            None => (sum, squares),
+        };
         let width = if sum > 0.0 { student_quantile(chance, sum * sum / squares) * sum.sqrt() } else { 0.0 };
         Ratio::new(median(pairs.iter().map(log_ratio).collect()), width)
     }

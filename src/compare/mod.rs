@@ -8,14 +8,15 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_hwbackend::read::{FileReport, ReadOptions};
+use collcast_sim::collective::Collective;
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::validate::judged::one_kind;
-pub use judge::{Band, Between, Change, FAMILY_ERROR, Ratio, SizePair};
+pub use judge::{Band, Between, Change, FAMILY_ERROR, HostBand, Ratio, SizePair};
 pub use sets::{Alone, Condition, Difference, Rerouted, Series, Set, Side};
 
 /// What two sets are called, in this order.
@@ -69,8 +70,13 @@ pub struct Outcome {
     pub rerouted: Vec<Rerouted>,
     /// Rows beyond the first of each point, of A and of B.
     pub repeats: [usize; 2],
-    /// What is wrong with runs of B as with none of A: values that were wrong, runs that failed or were cut.
+    /// What is wrong with files of B: values that were wrong, runs that failed, and those that were cut, of calls of which
+    /// a smaller share was in A.
     pub defects: Vec<Defect>,
+    /// Files of A and of B that are wrong, failed or were cut.
+    pub defective: [usize; 2],
+    /// Hosts that both have, and that are named on both sides: the bands of each.
+    pub hosts: Vec<HostBand>,
 }
 
 /// What is wrong with a file of B.
@@ -99,31 +105,69 @@ pub fn compare(request: &Request) -> Result<Outcome, Error> {
         (true, false) => Between::Same,
         (false, false) => Between::Measured,
     };
+    let defective = |side: &Side| side.files.iter().filter(|f| f.defect().or(f.cut()).is_some()).count();
+    let (bands, hosts) = judge::judge(&matched, request.tolerance, between);
     Ok(Outcome {
-        bands: judge::judge(&matched.curves, request.tolerance, between),
+        bands,
+        hosts,
+        defective: sides.each_ref().map(defective),
         between,
         tolerance: request.tolerance,
         differences: matched.differs,
         unmatched: matched.alone,
         rerouted: matched.choices,
         repeats: matched.repeats,
-        defects: defects(&sides),
+        defects: defects(&sides, between),
         sides,
     })
 }
 
-/// Failures and wrong values of B where A has none, and cut runs where A has none of these.
-fn defects([a, b]: &[Side; 2]) -> Vec<Defect> {
-    let new = |what: fn(&FileReport) -> Option<String>| {
-        let known = a.files.iter().any(|file| what(file).is_some());
-        let of = move |file: &FileReport| Some(Defect { file: file.path.display().to_string(), what: what(file)? });
-        b.files.iter().filter(move |_| !known).filter_map(of)
+/// Failures and wrong values of B, and runs of it that were cut, of calls of which fewer were in A. The same files have
+/// nothing new.
+fn defects([a, b]: &[Side; 2], between: Between) -> Vec<Defect> {
+    if between == Between::Same {
+        return Vec::new();
+    }
+    let defect =
+        |file: &FileReport, what: Option<String>| Some(Defect { file: file.path.display().to_string(), what: what? });
+    // Of each call, its files and how many of these were cut.
+    let shares = |side: &Side| {
+        let mut shares: BTreeMap<(Collective, u32), [usize; 2]> = BTreeMap::new();
+        let calls = calls_of(side);
+        for file in &side.files {
+            for &call in calls.get(&file.path.display().to_string()).into_iter().flatten() {
+                let [all, cut] = shares.entry(call).or_default();
+                *all += 1;
+                *cut += usize::from(file.cut().is_some());
+            }
+        }
+        shares
     };
-    let mut defects: Vec<Defect> = new(FileReport::defect).chain(new(FileReport::cut)).collect();
+    let (before, now) = (shares(a), shares(b));
+    let is_new = |call: &(Collective, u32)| {
+        let ([all_a, cut_a], [all_b, cut_b]) = (before.get(call).copied().unwrap_or([1, 0]), now[call]);
+        cut_b * all_a > cut_a * all_b
+    };
+    let calls = calls_of(b);
+    let cut = |file: &FileReport| {
+        let is_new = calls.get(&file.path.display().to_string()).is_none_or(|calls| calls.iter().any(is_new));
+        defect(file, file.cut().filter(|_| is_new))
+    };
+    let failed = b.files.iter().filter_map(|file| defect(file, file.defect()));
+    let mut defects: Vec<Defect> = failed.chain(b.files.iter().filter_map(cut)).collect();
     // One word a file: a run that failed was cut as well.
     let mut told = BTreeSet::new();
     defects.retain(|defect| told.insert(defect.file.clone()));
     defects
+}
+
+/// The calls of each file that has rows.
+fn calls_of(side: &Side) -> BTreeMap<String, BTreeSet<(Collective, u32)>> {
+    let mut calls: BTreeMap<String, BTreeSet<(Collective, u32)>> = BTreeMap::new();
+    for row in &side.measurements {
+        calls.entry(row.origin.file.clone()).or_default().insert((row.collective, row.ranks));
+    }
+    calls
 }
 
 fn nothing_in_common(alone: &[Vec<Alone>; 2]) -> Error {
@@ -141,12 +185,27 @@ fn nothing_in_common(alone: &[Vec<Alone>; 2]) -> Error {
 }
 
 impl Outcome {
-    /// The change of the whole: the worst that was found.
+    /// The change of the whole: the worst that was found, of all hosts together or of one that is slower.
     pub fn change(&self) -> Change {
-        self.bands.iter().map(|b| b.change).min().unwrap_or(Change::CannotTell)
+        let slower = self.slower_hosts().next().map(|(_, band)| band.change);
+        self.bands.iter().map(|b| b.change).chain(slower).min().unwrap_or(Change::CannotTell)
     }
 
-    /// Whether B is slower, or fails where A does not.
+    /// Hosts that are slower, each with its slowest band, the slowest host first.
+    pub fn slower_hosts(&self) -> impl Iterator<Item = (&str, &HostBand)> {
+        let mut worst: BTreeMap<&str, &HostBand> = BTreeMap::new();
+        for band in self.hosts.iter().filter(|band| band.change == Change::Slower) {
+            let known = worst.entry(&band.hosts).or_insert(band);
+            if band.ratio.value > known.ratio.value {
+                *known = band;
+            }
+        }
+        let mut worst: Vec<(&str, &HostBand)> = worst.into_iter().collect();
+        worst.sort_by(|a, b| b.1.ratio.value.total_cmp(&a.1.ratio.value));
+        worst.into_iter()
+    }
+
+    /// Whether B is slower, or its runs failed.
     pub fn failed(&self) -> bool {
         self.change() == Change::Slower || !self.defects.is_empty()
     }

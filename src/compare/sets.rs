@@ -276,6 +276,8 @@ pub(super) type Run = (usize, String);
 pub(super) struct Sample {
     pub(super) run: Run,
     pub(super) log: f64,
+    /// Index of its hosts among [`Matched::hosts`]; none where the log names none.
+    pub(super) hosts: Option<usize>,
 }
 
 /// A point that both sets have.
@@ -437,6 +439,34 @@ pub(super) struct Matched {
     pub(super) choices: Vec<Rerouted>,
     /// Rows beyond the first of each point, of A and of B.
     pub(super) repeats: [usize; 2],
+    /// Names of hosts, of each set of them that ran rows.
+    pub(super) hosts: Vec<String>,
+}
+
+impl Curve {
+    /// The points of each set of hosts by itself that both sides have.
+    pub(super) fn by_hosts(&self) -> BTreeMap<usize, Self> {
+        let mut curves: BTreeMap<usize, Self> = BTreeMap::new();
+        for pair in &self.pairs {
+            let mut of: BTreeMap<usize, [Vec<Sample>; 2]> = BTreeMap::new();
+            for (side, samples) in pair.samples.iter().enumerate() {
+                for sample in samples {
+                    if let Some(hosts) = sample.hosts {
+                        of.entry(hosts).or_default()[side].push(sample.clone());
+                    }
+                }
+            }
+            for (hosts, samples) in of {
+                let runs = samples.each_ref().map(|s| s.iter().map(|s| &s.run).collect::<BTreeSet<_>>().len());
+                if runs.iter().all(|&runs| runs > 0) {
+                    let empty =
+                        || Self { series: self.series.clone(), launches: self.launches.clone(), pairs: Vec::new() };
+                    curves.entry(hosts).or_insert_with(empty).pairs.push(Pair { size: pair.size, samples, runs });
+                }
+            }
+        }
+        curves
+    }
 }
 
 /// Matches rows by collective, ranks, size and all settings.
@@ -453,6 +483,7 @@ pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
         runs: BTreeSet<(usize, &'a str)>,
     }
     let mut points: BTreeMap<Series, BTreeMap<u64, [Samples<'_>; 2]>> = BTreeMap::new();
+    let mut hosts: BTreeMap<&[String], usize> = BTreeMap::new();
     for (side, rows) in sides.into_iter().enumerate() {
         let mut files: BTreeMap<&str, usize> = BTreeMap::new();
         for row in rows {
@@ -465,9 +496,14 @@ pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
             let file = *files.entry(&row.origin.file).or_insert(count);
             let samples = &mut points.entry(series).or_default().entry(row.size.0).or_default()[side];
             samples.runs.insert((file, &row.run));
-            samples.rows.push((Sample { run: (file, row.run.clone()), log: row.time.as_us().ln() }, row));
+            let (count, names) = (hosts.len(), &*row.settings.host_names);
+            let hosts = (!names.is_empty()).then(|| *hosts.entry(names).or_insert(count));
+            samples.rows.push((Sample { run: (file, row.run.clone()), log: row.time.as_us().ln(), hosts }, row));
         }
     }
+    let mut hosts: Vec<(usize, String)> = hosts.into_iter().map(|(names, index)| (index, names.join(","))).collect();
+    hosts.sort_unstable();
+    out.hosts = hosts.into_iter().map(|(_, names)| names).collect();
     for (series, sizes) in points {
         let mut alone: [Vec<(u64, usize)>; 2] = Default::default();
         let mut curve = Curve { series, launches: Vec::new(), pairs: Vec::new() };

@@ -53,7 +53,7 @@ fn judged(a: &[Measurement], b: &[Measurement]) -> Vec<(u8, usize, Change)> {
 /// The same with another tolerance.
 fn judged_beyond(tolerance: f64, a: &[Measurement], b: &[Measurement]) -> Vec<(u8, usize, Change)> {
     let matched = matched([a, b]);
-    judge(&matched.curves, tolerance, Between::Measured).iter().map(|b| (b.band, b.rows.len(), b.change)).collect()
+    judge(&matched, tolerance, Between::Measured).0.iter().map(|b| (b.band, b.rows.len(), b.change)).collect()
 }
 
 fn any_slower(a: &[Measurement], b: &[Measurement]) -> bool {
@@ -219,6 +219,50 @@ fn rates_hold_with_drawn_noise() {
     }
 }
 
+/// The rows as several hosts ran them, once each: each with an offset of its own, and one of each run.
+fn fleet(once: &[Measurement], hosts: usize, (own, run): (&[f64], f64), random: &mut Random) -> Vec<Measurement> {
+    let of_host = |host: usize| {
+        let offset = own[host] + run * random.normal();
+        let mut rows = times(once, |_| (offset + 0.3 * run * random.normal()).exp());
+        for row in &mut rows {
+            row.run = format!("run of {host}");
+            row.settings.host_names = vec![format!("gpu{host:02}")].into();
+        }
+        rows
+    };
+    (0..hosts).flat_map(of_host).collect()
+}
+
+/// Goal: the rate holds where hosts are named, whatever hosts differ by and with more noise than the known one, and one host
+/// that is slower is named, and no other.
+#[test]
+fn rates_hold_by_host() {
+    const TRIALS: usize = 150;
+    let data = data();
+    let once = select(&data, "all_reduce_Ring_Simple", |_| true);
+    for (hosts, noise) in [(16, 0.005), (16, 0.02), (4, 0.005), (2, 0.005)] {
+        let mut random = Random::new(hosts as u64);
+        let (mut alarms, mut found, mut others) = (0, 0, 0);
+        for _ in 0..TRIALS {
+            let own: Vec<f64> = (0..hosts).map(|_| 0.03 * random.normal()).collect();
+            let [a, b] = [0, 1].map(|_| fleet(&once, hosts, (&own, noise), &mut random));
+            let slower = |b: &[Measurement]| -> BTreeSet<String> {
+                let (bands, by_host) = judge(&matched([&a, b]), 0.05, Between::Measured);
+                let all = bands.iter().filter(|band| band.change == Change::Slower).map(|_| "all".to_owned());
+                let of_hosts = by_host.iter().filter(|band| band.change == Change::Slower);
+                all.chain(of_hosts.map(|band| band.hosts.clone())).collect()
+            };
+            alarms += usize::from(!slower(&b).is_empty());
+            let named = slower(&times(&b, |r| if r.settings.host_names[0] == "gpu01" { 1.3 } else { 1.0 }));
+            found += usize::from(named.contains("gpu01"));
+            others += usize::from(named.iter().any(|name| name != "gpu01"));
+        }
+        println!("{hosts} hosts {noise}: false alarms {alarms}, found {found}, others {others} of {TRIALS}");
+        assert!(alarms * 100 <= TRIALS * 2, "{hosts} {noise}: {alarms}");
+        assert!(found * 10 >= TRIALS * 9 && others * 100 <= TRIALS * 2, "{hosts} {noise}: {found} {others}");
+    }
+}
+
 /// Goal: the rate holds for a machine with more noise than the known one, or more on one side, and a slowdown of a tenth is
 /// found in it.
 #[test]
@@ -264,7 +308,7 @@ fn local_slowdowns_are_found_and_single_rows_are_not_believed() {
     let one = times(&a, |r| if r.size.0 == 256 << 20 { 1.5 } else { 1.0 });
     assert!(!any_slower(&a, &one));
     let matched = matched([&a, &one]);
-    let bands = judge(&matched.curves, 0.05, Between::Measured);
+    let bands = judge(&matched, 0.05, Between::Measured).0;
     let row = bands[2].rows.iter().find(|r| r.size_bytes == 256 << 20).unwrap();
     assert_eq!(row.change, Change::CannotTell, "it is not called unchanged either");
     // What no noise was seen to do is believed of one size too, and where there are few.
@@ -295,7 +339,7 @@ fn repeats_sharpen() {
     let (a, b) = (repeated(1.0), repeated(1.06));
     let matched = matched([&a, &b]);
     assert_eq!(matched.repeats, [5 * once.len(); 2]);
-    let bands = judge(&matched.curves, 0.05, Between::Measured);
+    let bands = judge(&matched, 0.05, Between::Measured).0;
     let said: Vec<_> = bands.iter().map(|b| (b.band, b.change, b.at)).collect();
     let size = 256 << 20;
     assert_eq!(said, [(0, Change::Slower, None), (1, Change::Same, None), (2, Change::Slower, Some((size, size)))]);
@@ -317,7 +361,7 @@ fn forecasts_have_no_noise() {
     {
         let b = times(&a, |_| factor);
         let matched = matched([&a, &b]);
-        assert!(judge(&matched.curves, 0.05, Between::Forecasts).iter().all(|b| b.change == expected), "{factor}");
+        assert!(judge(&matched, 0.05, Between::Forecasts).0.iter().all(|b| b.change == expected), "{factor}");
     }
 }
 

@@ -60,6 +60,7 @@ fn run(sizes: &BTreeMap<u64, Vec<&Judged<'_>>>, topology: &Topology, profile: &P
         hosts: row.hosts.or_else(|| (topology.hosts().len() == 1).then_some(1)),
         how: how(row),
         used: used(&row.settings),
+        end: first.end,
         launch: first.launch(),
         kind: Some(kind),
         points: sizes.iter().map(|(&size, rows)| point(size, rows, !profile.across_hosts)).collect(),

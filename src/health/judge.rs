@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use collcast_hwbackend::read::End;
 use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::measurement::Measurement;
 use serde::Serialize;
@@ -83,6 +84,12 @@ pub struct Judged {
     /// What its rows say of how they ran, by name.
     #[serde(skip)]
     pub how: Vec<(&'static str, String)>,
+    /// The hosts that its log names.
+    #[serde(skip)]
+    pub host_names: Vec<String>,
+    /// How it ended.
+    #[serde(skip)]
+    pub end: End,
     /// What joins its ranks, where a forecast is expected.
     pub kind: Option<Kind>,
     /// Its sizes.
@@ -91,7 +98,7 @@ pub struct Judged {
     pub bands: Vec<Band>,
     /// The size from which on it is slow, where a band is.
     pub slow_from_bytes: Option<u64>,
-    /// What is said of it: a slow band counts, then large sizes, then all others.
+    /// What is said of it: a slow band counts, then large sizes, then all others. One that did not end well is no pass.
     pub state: State,
 }
 
@@ -106,6 +113,8 @@ impl Judged {
             hosts: row.hosts,
             launch: row.launch.unwrap_or(Launch::Processes),
             how: how(row),
+            host_names: row.settings.host_names.to_vec(),
+            end: End::Whole,
             kind: None,
             lines: Vec::new(),
             bands: Vec::new(),
@@ -332,10 +341,28 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
     };
     let mut lines: Vec<Line> = run.points.iter().zip(&parts).filter_map(line).collect();
     let slow_from_bytes = slow_from(&mut lines);
-    let Run { file, name, collective, ranks, hosts, launch, how, kind, .. } = run.clone();
+    let Run { file, name, collective, ranks, hosts, launch, how, used, end, kind, .. } = run.clone();
+    // Sizes may be missing, or results wrong.
+    let state = if end == End::Whole { state } else { state.max(State::Unsure) };
     // One process runs on one host.
     let hosts = hosts.or((launch != Launch::Processes && launch != Launch::Graph).then_some(1));
-    Some(Judged { file, run: name, collective, ranks, hosts, launch, how, kind, lines, bands, slow_from_bytes, state })
+    let host_names = used.hosts.into_iter().collect();
+    Some(Judged {
+        file,
+        run: name,
+        collective,
+        ranks,
+        hosts,
+        launch,
+        how,
+        host_names,
+        end,
+        kind,
+        lines,
+        bands,
+        slow_from_bytes,
+        state,
+    })
 }
 
 /// The size from which on a run is slow: the first slow one that none follows which passes, up to the last slow one; and down

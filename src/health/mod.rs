@@ -22,4 +22,4 @@ pub use reach::{Reached, reached};
 pub use reference::{Beside, Reference, against};
 pub(crate) use reference::{How, places};
 pub use run::{Point, Run};
-pub use trials::trials;
+pub use trials::{compared, trials};

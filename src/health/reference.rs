@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use collcast_hwbackend::read::ReadReport;
+use collcast_hwbackend::read::{End, FileReport, ReadReport};
 use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
 use collcast_sim::measurement::Measurement;
 
@@ -135,6 +135,8 @@ pub fn against(measured: &ReadReport, good: &Reference) -> Beside {
         let key = (row.origin.file.as_str(), row.run.as_str(), row.collective, row.ranks);
         runs.entry(key).or_default().push((row, How::of(row)));
     }
+    let ends: BTreeMap<String, &FileReport> =
+        measured.files.iter().map(|file| (file.path.display().to_string(), file)).collect();
     let mut beside = Beside::default();
     for ((file, name, collective, ranks), run) in runs {
         for all in of_one_way(run) {
@@ -157,6 +159,7 @@ pub fn against(measured: &ReadReport, good: &Reference) -> Beside {
                 hosts: first.hosts,
                 how: how(first),
                 used: used(&first.settings),
+                end: ends.get(file).map_or(End::Whole, |report| report.end_of(name)),
                 launch: first.launch.unwrap_or(Launch::Processes),
                 kind: None,
                 points: points(&rows),

@@ -1,5 +1,6 @@
 //! Measured sizes of a call, beside what is expected of each.
 
+use collcast_hwbackend::read::End;
 use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::measurement::{Measurement, Settings};
 
@@ -39,6 +40,8 @@ pub struct Run {
     pub how: Vec<(&'static str, String)>,
     /// What it ran on, as far as its log names it.
     pub used: Used,
+    /// How it ended: one that did not end well is no pass.
+    pub end: End,
     /// How kernels were started.
     pub launch: Launch,
     /// What joins its ranks, where a forecast is expected.

@@ -14,13 +14,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use collcast_hwbackend::read::{FileKind, FileReport, ReadError, ReadOptions, ReadReport, read_paths, without_secrets};
+use collcast_hwbackend::read::{
+    End, FileKind, FileReport, ReadError, ReadOptions, ReadReport, read_paths, without_secrets,
+};
 use collcast_sim::collective::Collective;
 use collcast_sim::hash::fnv1a;
 use collcast_sim::measurement::Measurement;
 use collcast_sim::topology::family;
 use collcast_topologies::catalogue::by_name;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -62,8 +64,7 @@ impl Verdict {
         [Self::Healthy, Self::Unsure, Self::Slow, Self::Failed].into_iter().find(|v| v.name() == name)
     }
 
-    /// Whether later runs are held against it.
-    pub fn counts(self) -> bool {
+    fn counts(self) -> bool {
         matches!(self, Self::Healthy | Self::Unsure)
     }
 }
@@ -111,6 +112,8 @@ pub struct Entry {
     pub date: Timestamp,
     /// What was said of it.
     pub verdict: Verdict,
+    /// How the run ended.
+    pub end: End,
     /// Its hosts, sorted; none where the file does not say.
     pub hosts: Vec<String>,
     /// What was called.
@@ -121,11 +124,18 @@ pub struct Entry {
     pub rows: Vec<Measurement>,
 }
 
+impl Entry {
+    /// Whether later runs are held against it: it is neither slow nor failed, and was not cut.
+    pub fn counts(&self) -> bool {
+        self.verdict.counts() && self.end == End::Whole
+    }
+}
+
 /// The past runs of a folder.
 #[derive(Clone, Debug, Default)]
 pub struct Past {
-    /// Those of the calls asked about, by date.
-    pub entries: Vec<Entry>,
+    /// Those of the calls asked about: of each set of hosts by date.
+    entries: BTreeMap<Call, BTreeMap<Vec<String>, Vec<Entry>>>,
     /// What of the folder could not be read.
     pub warnings: Vec<String>,
     /// Of each content that is there, what was said of it and where it is.
@@ -159,11 +169,13 @@ impl Past {
                 Err(error) => past.warnings.push(format!("{}: left out: {error}", place.display())),
             }
         }
-        past.entries.sort_by(|a, b| (a.date, &a.hash).cmp(&(b.date, &b.hash)));
+        let sets = past.entries.values_mut().flat_map(BTreeMap::values_mut);
+        sets.for_each(|entries| entries.sort_by(|a, b| (a.date, &a.hash).cmp(&(b.date, &b.hash))));
         Ok(past)
     }
 
     fn take(&mut self, read: &ReadReport, calls: &BTreeSet<Call>) {
+        let rows = by_file(read);
         for file in read.files.iter().filter(|file| file.kind != FileKind::Metadata) {
             let Some((date, verdict, hash)) = named(&file.path) else {
                 self.warnings.push(format!(
@@ -176,45 +188,112 @@ impl Past {
             if file.rows == 0 {
                 self.warnings.extend(file.warnings().into_iter().take(1));
             }
-            let entries = entries(read, file, (date, verdict, &hash));
-            self.entries.extend(entries.into_iter().filter(|entry| calls.contains(&entry.call)));
+            for entry in entries(&rows, file, (date, verdict, &hash)) {
+                if calls.contains(&entry.call) {
+                    let sets = self.entries.entry(entry.call.clone()).or_default();
+                    sets.entry(entry.hosts.clone()).or_default().push(entry);
+                }
+            }
         }
     }
 
-    /// Earlier runs of the same hosts and call, with whatever verdict.
+    /// Earlier runs of the same hosts and call, with whatever verdict, by date.
     pub fn own<'p>(&'p self, of: &'p Entry) -> impl Iterator<Item = &'p Entry> {
-        self.before(of).filter(|entry| entry.hosts == of.hosts)
+        let own = self.entries.get(&of.call).and_then(|sets| sets.get(&of.hosts)).into_iter().flatten();
+        own.filter(|entry| entry.hash != of.hash && entry.date <= of.date)
     }
 
-    /// Earlier runs of the same call on any hosts.
-    fn before<'p>(&'p self, of: &'p Entry) -> impl Iterator<Item = &'p Entry> {
-        (self.entries.iter()).filter(|e| e.call == of.call && e.hash != of.hash && e.date <= of.date)
+    /// How the runs of the same hosts changed up to the one that is judged, at sizes of a band.
+    pub fn trend(&self, judged: &Entry, sizes: (u64, u64)) -> Option<Trend> {
+        let own: Vec<&Entry> = self.own(judged).collect();
+        let levels: Vec<_> = levels(&own, &[judged], sizes).into_iter().map(|(date, level)| (date, level, 1)).collect();
+        let all: Vec<&Entry> = own.iter().copied().chain([judged]).collect();
+        Trend::of(&all, &levels)
     }
 
-    /// How runs of the same hosts, and of all hosts, changed up to the one that is judged, at sizes of a band.
-    pub fn trends(&self, judged: &Entry, sizes: (u64, u64)) -> Vec<Trend> {
-        let noise = noise::known(&[judged.call.how.launch], 2).offset;
-        let own: Vec<&Entry> = self.own(judged).chain([judged]).collect();
-        let mut trends: Vec<Trend> = Trend::of(&own, sizes, noise).into_iter().collect();
-        let all: Vec<&Entry> = self.before(judged).chain([judged]).collect();
-        let fleet = Trend::of(&all, sizes, noise).filter(|fleet| fleet.host_sets > 1);
-        trends.extend(fleet);
-        trends
+    /// How all hosts changed that ran a call up to those that are judged, where they are several sets: a level a night, which
+    /// is the median over the hosts of that night, each beside its own past.
+    pub fn fleet(&self, judged: &[&Entry], sizes: (u64, u64)) -> Option<Trend> {
+        let last = judged.iter().max_by_key(|entry| entry.date)?;
+        let mut own: BTreeMap<&[String], (Vec<&Entry>, Vec<&Entry>)> = BTreeMap::new();
+        for entry in judged {
+            own.entry(entry.hosts.as_slice()).or_default().1.push(entry);
+        }
+        let hashes: BTreeSet<&str> = judged.iter().map(|entry| entry.hash.as_str()).collect();
+        for (hosts, entries) in self.entries.get(&last.call).into_iter().flatten() {
+            let before = entries.iter().filter(|e| e.date <= last.date && !hashes.contains(e.hash.as_str()));
+            own.entry(hosts.as_slice()).or_default().0.extend(before);
+        }
+        if own.len() < 2 {
+            return None;
+        }
+        let mut each: Vec<(Timestamp, f64)> =
+            own.values().flat_map(|(past, judged)| levels(past, judged, sizes)).collect();
+        each.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let mut nights: Vec<(Timestamp, Vec<f64>)> = Vec::new();
+        for (date, level) in each {
+            match nights.last_mut() {
+                Some((begin, levels)) if date.duration_since(*begin) < NIGHT => levels.push(level),
+                _ => nights.push((date, vec![level])),
+            }
+        }
+        let mut all: Vec<&Entry> = own.values().flat_map(|(past, judged)| past.iter().chain(judged).copied()).collect();
+        all.sort_by_key(|entry| entry.date);
+        let level = |(date, levels): (Timestamp, Vec<f64>)| {
+            let runs = levels.len();
+            (date, median(levels), runs)
+        };
+        Trend::of(&all, &nights.into_iter().map(level).collect::<Vec<_>>())
     }
 }
 
+/// Longest that the runs of all hosts take, one after the other, for them to count as one night's.
+const NIGHT: SignedDuration = SignedDuration::from_hours(12);
+
+/// Levels of some runs of the same hosts: ln of their bus bandwidth over the median of the earlier ones that count.
+fn levels(past: &[&Entry], judged: &[&Entry], (from, to): (u64, u64)) -> Vec<(Timestamp, f64)> {
+    let mut times: BTreeMap<(u64, bool), Vec<f64>> = BTreeMap::new();
+    let in_band = |row: &&Measurement| (from..=to).contains(&row.size.0);
+    for row in past.iter().filter(|entry| entry.counts()).flat_map(|entry| entry.rows.iter().filter(in_band)) {
+        times.entry((row.size.0, row.in_place)).or_default().push(row.time.as_us());
+    }
+    let usual: BTreeMap<(u64, bool), f64> = times.into_iter().map(|(at, times)| (at, median(times))).collect();
+    let level = |entry: &&Entry| {
+        let share = |row: &Measurement| Some((usual.get(&(row.size.0, row.in_place))? / row.time.as_us()).ln());
+        let logs: Vec<f64> = entry.rows.iter().filter_map(share).collect();
+        (!logs.is_empty()).then(|| (entry.date, median(logs)))
+    };
+    past.iter().chain(judged).filter_map(level).collect()
+}
+
+/// The rows of each file.
+pub fn by_file(read: &ReadReport) -> BTreeMap<&str, Vec<&Measurement>> {
+    let mut files: BTreeMap<&str, Vec<&Measurement>> = BTreeMap::new();
+    for row in &read.measurements {
+        files.entry(&row.origin.file).or_default().push(row);
+    }
+    files
+}
+
 /// The calls of a file, each with its rows.
-pub fn entries(read: &ReadReport, file: &FileReport, said: (Timestamp, Verdict, &str)) -> Vec<Entry> {
+pub fn entries(
+    rows: &BTreeMap<&str, Vec<&Measurement>>,
+    file: &FileReport,
+    (date, verdict, hash): (Timestamp, Verdict, &str),
+) -> Vec<Entry> {
     let path = file.path.display().to_string();
-    let (date, verdict, hash) = said;
     let gpus = gpus_of(file);
     let mut entries: Vec<Entry> = Vec::new();
-    for row in read.measurements.iter().filter(|row| row.origin.file == path) {
-        let (call, hosts) = (Call::of(row, &gpus), row.settings.host_names.to_vec());
+    for row in rows.get(path.as_str()).into_iter().flatten().copied() {
+        let (call, hosts, end) = (Call::of(row, &gpus), row.settings.host_names.to_vec(), file.end_of(&row.run));
         match entries.iter_mut().find(|entry| entry.call == call && entry.hosts == hosts) {
-            Some(entry) => entry.rows.push(row.clone()),
+            Some(entry) => {
+                entry.end = entry.end.max(end);
+                entry.rows.push(row.clone());
+            }
             None => {
-                entries.push(Entry { date, verdict, hosts, call, hash: hash.to_owned(), rows: vec![row.clone()] });
+                let (hash, rows) = (hash.to_owned(), vec![row.clone()]);
+                entries.push(Entry { date, verdict, end, hosts, call, hash, rows });
             }
         }
     }
@@ -238,7 +317,7 @@ pub struct Trend {
     pub healthy: usize,
     /// The day of the first one.
     pub since: String,
-    /// Bus bandwidth of the last one over the median of the healthy ones.
+    /// Bus bandwidth of the last one, or of the median host of the last night, over the median of the healthy ones.
     pub share: f64,
     /// When it changed, where it did.
     pub changed: Option<Changed>,
@@ -256,42 +335,29 @@ pub struct Changed {
 }
 
 impl Trend {
-    /// That of runs by date, of which the last is judged; each against the healthy ones of its own hosts.
-    fn of(entries: &[&Entry], sizes: (u64, u64), noise: f64) -> Option<Self> {
-        let (last, past) = entries.split_last()?;
-        let level = |entry: &&Entry| {
-            let own: Vec<&Entry> =
-                past.iter().copied().filter(|e| e.hosts == entry.hosts && e.verdict.counts()).collect();
-            let logs: Vec<f64> = entry.rows.iter().filter_map(|row| log_share(row, &own, sizes)).collect();
-            (!logs.is_empty()).then(|| (entry.date, median(logs)))
-        };
-        let levels: Vec<(Timestamp, f64)> = entries.iter().filter_map(level).collect();
+    /// That of runs by date, of which the last is judged, and of their levels by date, each with the runs that it is of.
+    fn of(entries: &[&Entry], levels: &[(Timestamp, f64, usize)]) -> Option<Self> {
+        let (first, last) = (entries.first()?, entries.last()?);
+        let noise = noise::known(&[last.call.how.launch], 2).offset;
         let logs: Vec<f64> = levels.iter().map(|level| level.1).collect();
         let sets: BTreeSet<&Vec<String>> = entries.iter().map(|e| &e.hosts).collect();
+        let runs_from = |at: usize| levels[at..].iter().map(|level| level.2).sum();
         Some(Self {
             hosts: if sets.len() == 1 { last.hosts.clone() } else { Vec::new() },
             host_sets: sets.len(),
             collective: last.call.collective,
             ranks: last.call.ranks,
-            runs: levels.len(),
-            healthy: past.iter().filter(|e| e.verdict.counts()).count(),
-            since: day(entries.first()?.date),
+            runs: runs_from(0),
+            healthy: entries[..entries.len() - 1].iter().filter(|e| e.counts()).count(),
+            since: day(first.date),
             share: logs.last()?.exp(),
             changed: trend::change(&logs, noise).map(|(at, before, after)| Changed {
                 since: day(levels[at].0),
-                runs: levels.len() - at,
+                runs: runs_from(at),
                 share: (after - before).exp(),
             }),
         })
     }
-}
-
-/// ln of a row's bus bandwidth over the median of the same size in other runs.
-fn log_share(row: &Measurement, others: &[&Entry], (from, to): (u64, u64)) -> Option<f64> {
-    let like = |other: &&Measurement| other.size == row.size && other.in_place == row.in_place;
-    let times = others.iter().flat_map(|entry| entry.rows.iter().filter(like)).map(|other| other.time.as_us());
-    let times: Vec<f64> = if (from..=to).contains(&row.size.0) { times.collect() } else { Vec::new() };
-    (!times.is_empty()).then(|| (median(times) / row.time.as_us()).ln())
 }
 
 /// A day, as people write it.

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use collcast_hwbackend::read::End;
 use serde::Serialize;
 
+use super::failing::{Failing, HostSet, failing};
 use crate::error::Error;
 use crate::health::suspects::{Belief, Member, Pace, Plan, Suspect, Trial, infer, next_round};
 use crate::health::{self, Run};
@@ -44,8 +46,14 @@ pub struct Next {
     pub gpus_assumed: bool,
     /// Runs that it rests on.
     pub runs: usize,
-    /// Runs that are left out: they name no host, or others too.
+    /// Runs that are left out: they name no host, or others too, or lack the sizes of the rest.
     pub left_out: usize,
+    /// Runs that failed, which are no evidence of who is slow.
+    pub failed: usize,
+    /// Hosts that these have in common.
+    pub failing: Vec<Failing>,
+    /// Those of them whose runs all failed: the others are planned without them.
+    pub broken: Vec<String>,
     /// Members of the hosts that may be slow, the likeliest first.
     pub suspects: Vec<Suspect>,
     /// Hosts that are slow by half or more, in words, with the chance of each.
@@ -62,14 +70,19 @@ pub fn short(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
-/// What runs tell of the hosts, and the sets to run next.
+/// What runs tell of the hosts, and the sets to run next. `without_rows`: the hosts of each run that failed and gave no row.
 ///
 /// # Errors
 /// Fewer than two hosts.
-pub fn next(runs: &[Run], request: &Request) -> Result<Next, Error> {
+pub fn next(runs: &[Run], without_rows: &[Vec<String>], request: &Request) -> Result<Next, Error> {
     let runs: Vec<Run> = runs.iter().map(with_short_names).collect();
+    let without_rows: Vec<HostSet> =
+        without_rows.iter().map(|set| set.iter().map(|host| short(host).to_owned()).collect()).collect();
     let hosts = match &request.hosts[..] {
-        [] => runs.iter().flat_map(|run| run.used.hosts.iter().cloned()).collect::<BTreeSet<_>>().into_iter().collect(),
+        [] => {
+            let used = runs.iter().map(|run| &run.used.hosts).chain(&without_rows);
+            used.flatten().cloned().collect::<BTreeSet<_>>().into_iter().collect()
+        }
         hosts => hosts.to_vec(),
     };
     if hosts.len() < 2 {
@@ -79,25 +92,40 @@ pub fn next(runs: &[Run], request: &Request) -> Result<Next, Error> {
         ));
     }
     let names: Vec<String> = hosts.iter().map(|host| short(host).to_owned()).collect();
-    let of_these = |run: &&Run| {
-        let used = &run.used.hosts;
-        !used.is_empty() && used.iter().all(|host| names.contains(host))
-    };
-    let ours: Vec<Run> = runs.iter().filter(of_these).cloned().collect();
+    let is_of_these = |used: &HostSet| !used.is_empty() && used.iter().all(|host| names.contains(host));
+    let ours: Vec<Run> = runs.iter().filter(|run| is_of_these(&run.used.hosts)).cloned().collect();
     let said = ours.iter().filter_map(|run| run.ranks.checked_div(u32::try_from(run.used.hosts.len()).ok()?)).max();
     let gpus = request.gpus.or(said).unwrap_or(GPUS).max(1);
-    let trials = health::trials(&ours);
+    let (mut trials, mut whole, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    for (run, trial) in health::compared(&ours) {
+        match trial {
+            Some(trial) => {
+                whole.push(run.used.hosts.clone());
+                trials.push(trial);
+            }
+            // A run that was cut before sizes of the rest did not end well either.
+            None if run.end != End::Whole => failed.push(run.used.hosts.clone()),
+            None => {}
+        }
+    }
+    let left_out = runs.len() - trials.len() - failed.len();
+    failed.extend(without_rows.into_iter().filter(is_of_these));
+    let failing = failing(&failed, &whole);
+    let broken: BTreeSet<&String> = failing.iter().filter(|f| f.is_sure(&failed)).flat_map(|f| &f.hosts).collect();
+    let names: Vec<String> = names.into_iter().filter(|name| !broken.contains(name)).collect();
     let fleet: BTreeSet<Member> = names
         .iter()
         .flat_map(|host| [Member::Host { host: host.clone() }, Member::Network { host: host.clone() }])
         .collect();
-    let belief = infer(&trials, &fleet);
+    let mut belief = infer(&trials, &fleet);
     let known = sizes_run(&trials, gpus);
+    // Sets that failed are not run again as they were.
+    belief.runs += failed.len();
     // Of few hosts no pair has another one to run beside it.
-    let pace = if hosts.len() < FEWEST { Pace::OneByOne } else { request.pace };
+    let pace = if names.len() < FEWEST { Pace::OneByOne } else { request.pace };
     let plan = match next_round(&belief, &names, &known, pace) {
         // Of two, a set of one has none beside it that it shares a network with.
-        Plan::Run(_) if hosts.len() < APART => Plan::Alike,
+        Plan::Run(_) if names.len() < APART => Plan::Alike,
         Plan::Run(mut round) => {
             let full: BTreeMap<&str, &String> = hosts.iter().map(|host| (short(host), host)).collect();
             let whole = |name: &mut String| {
@@ -115,7 +143,10 @@ pub fn next(runs: &[Run], request: &Request) -> Result<Next, Error> {
         gpus,
         gpus_assumed: request.gpus.is_none() && said.is_none(),
         runs: trials.len(),
-        left_out: runs.len() - trials.len(),
+        left_out,
+        failed: failed.len(),
+        broken: broken.into_iter().cloned().collect(),
+        failing,
         suspects: if trials.is_empty() { Vec::new() } else { belief.suspects },
         named: if trials.is_empty() { Vec::new() } else { named },
         plan,

@@ -29,7 +29,7 @@ pub fn scripts(next: &Next) -> Vec<Script> {
     let all = round.sets.concat().join(",");
     let gpus = next.gpus;
     let slurm_head = format!(
-        "#SBATCH --nodes={used}\n#SBATCH --nodelist={all}\n#SBATCH --ntasks-per-node={gpus}\n#SBATCH --gpus-per-node={gpus}\n#SBATCH --exclusive\n#SBATCH --output=/dev/null\n"
+        "#SBATCH --nodes={used}\n#SBATCH --nodelist={all}\n#SBATCH --ntasks-per-node={gpus}\n#SBATCH --gpus-per-node={gpus}\n#SBATCH --exclusive\n#SBATCH --output=round.out\n"
     );
     let slurm = |hosts: &[String]| {
         let (count, names) = (hosts.len(), hosts.join(","));
@@ -44,11 +44,14 @@ pub fn scripts(next: &Next) -> Vec<Script> {
     };
     let text = |name: &str, head: &str, call: &dyn Fn(&[String]) -> String, more: &str| {
         let mut text = head_of(next, round.sets.len(), name, head, more);
-        let end = if next.one_by_one { "" } else { " &" };
+        let end = if next.one_by_one { " || status=1" } else { " & runs+=($!)" };
         for (index, set) in round.sets.iter().enumerate() {
             text += &format!("run {} {}{end}\n", log_name(index + 1, round.sets.len()), call(set));
         }
-        text + if next.one_by_one { "" } else { "wait\n" }
+        if !next.one_by_one {
+            text += "for one in \"${runs[@]}\"; do wait \"$one\" || status=1; done\n";
+        }
+        text + "exit $status\n"
     };
     vec![
         Script { name: "round.slurm.sh", text: text("round.slurm.sh", &slurm_head, &slurm, "SRUN_OPTIONS=--mpi=pmix") },
@@ -83,8 +86,11 @@ run() {{
   {{
     echo "# cmd: all_reduce_perf ${{sizes[*]}}"
     "$@" "${{options[@]}}" "${{perf[@]}}" "${{sizes[@]}}"
-  }} >"$log" 2>&1 </dev/null || echo "$log: failed" >&2
+  }} >"$log" 2>&1 </dev/null && return
+  echo "$log: failed" >&2
+  return 1
 }}
+runs=() status=0
 "##,
         hosts = next.hosts.len(),
     )

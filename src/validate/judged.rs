@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use collcast_hwbackend::read::{FileReport, ReadReport};
+use collcast_hwbackend::read::{End, FileReport, ReadReport};
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::doctor::{Question, Timed};
@@ -11,6 +11,7 @@ use collcast_sim::engine::{Unobserved, WORK_PER_SECOND};
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::measurement::{self, Measurement, PeerAccess, Timing};
 use collcast_sim::nccl::Transport;
+use collcast_sim::nccl::plugin;
 use collcast_sim::nccl::{Environment, NcclSettings, Plan, Selection, Version};
 use collcast_sim::predict::{PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
@@ -38,6 +39,8 @@ pub(crate) struct Judged<'a> {
     pub(crate) interval_us: (f64, f64),
     /// The closest of the algorithms and protocols that may have run.
     pub(crate) closest: Option<Arc<Prediction>>,
+    /// How its run ended.
+    pub(crate) end: End,
 }
 
 /// What a row says of its call, but for the size: rows alike ask the same of the model.
@@ -197,6 +200,9 @@ pub(crate) fn judge<'a>(
         }
     }
     judged.sort_by_key(|(index, _)| *index);
+    for (_, j) in &mut judged {
+        j.end = files.get(&j.row.origin.file).map_or(End::Whole, |file| file.end_of(&j.row.run));
+    }
     Ok(Verdicts { rows: judged.into_iter().map(|(_, judged)| judged).collect(), skipped, anchors })
 }
 
@@ -412,7 +418,8 @@ fn beside<'a>(
         for (index, &row) in rows.iter().enumerate().take(twins.1).skip(twins.0) {
             let closest = closest.then(|| nearest(row, twins)).flatten();
             let (question, prediction) = (Arc::clone(&question), Arc::clone(&prediction));
-            judged.push((index, Judged { row, question, prediction, nccl_us, interval_us, closest }));
+            let end = End::Whole;
+            judged.push((index, Judged { row, question, prediction, nccl_us, interval_us, closest, end }));
         }
     }
     judged
@@ -460,19 +467,18 @@ pub fn hosts_of_rows<'m>(
     Ok((asked.0.or(nodes), asked.1.or(gpus)))
 }
 
-/// What NCCL was told when a row was measured: the machine's variables, those of the file, and
-/// before both what the row itself says.
+/// What NCCL was told when a row was measured: what the machine's plugin sets, the machine's variables, those of the file,
+/// and before them what the row itself says.
 fn told(
     row: &Measurement,
     env: Option<&BTreeMap<String, String>>,
     topology: &Topology,
     version: Version,
 ) -> (NcclSettings, Transport) {
-    let mut pairs = topology.software.env.clone();
     // A file can hold runs with several algorithms: rows carry theirs.
-    pairs.extend(
-        env.into_iter().flatten().filter(|(name, _)| *name != "NCCL_ALGO").map(|(n, v)| (n.clone(), v.clone())),
-    );
+    let of_file = env.into_iter().flatten().filter(|(name, _)| *name != "NCCL_ALGO");
+    let of_file: Vec<_> = of_file.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let mut pairs = plugin::environment(topology, &of_file);
     // A value that NCCL would not take leaves the other variables as they are.
     pairs.retain(|pair| refused(pair, topology, version).is_none());
     let mut settings = Environment::parse(&pairs, version).map(|e| e.settings).unwrap_or_default();

@@ -9,7 +9,7 @@ pub(crate) mod said;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-use collcast_hwbackend::read::{self, FileKind, FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
+use collcast_hwbackend::read::{self, End, FileKind, FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
 use collcast_reports::model::Input;
 use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::domain::Basis;
@@ -190,7 +190,7 @@ pub enum Expected {
 /// Measurements, a machine or a profile that cannot be read; a machine that neither the request nor the files name; rows that
 /// no forecast is about; too many different calls.
 pub fn validate(request: &Request) -> Result<Outcome, Error> {
-    let read = read_paths(&request.measurements, &request.read)?;
+    let read = read_paths(&request.measurements, &ReadOptions { keep_failed: true, ..request.read })?;
     let mut outcome = beside_expected(request, &read)?;
     outcome.failed = outcome.fails();
     if let Some(asked) = &request.next {
@@ -198,12 +198,24 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
         let own = if outcome.runs.is_empty() { beside_each_other(&read) } else { Vec::new() };
         let runs = if own.is_empty() { &outcome.runs } else { &own };
         let gpus = asked.gpus.or(request.site.gpus);
-        outcome.next = Some(next::next(runs, &next::Request { gpus, ..asked.clone() })?);
+        let of_rows: HashSet<(&str, &str)> = runs.iter().map(|run| (run.file.as_str(), run.name.as_str())).collect();
+        let failed: Vec<Vec<String>> = (read.files.iter())
+            .flat_map(|file| file.broken.iter().map(move |broken| (file.path.display().to_string(), broken)))
+            .filter(|(path, broken)| {
+                broken.end == End::Failed && !of_rows.contains(&(path.as_str(), broken.run.as_str()))
+            })
+            .map(|(_, broken)| broken.hosts.clone())
+            .collect();
+        outcome.next = Some(next::next(runs, &failed, &next::Request { gpus, ..asked.clone() })?);
     }
     Ok(outcome)
 }
 
 fn beside_expected(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
+    // All of them failed before their first row.
+    if read.measurements.is_empty() {
+        return Ok(beside_runs(request, read, Vec::new()));
+    }
     let Some(folder) = &request.history else {
         return match request.against[..] {
             [] if request.next.is_some() && is_nameless(request, read) => {
@@ -414,6 +426,7 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         runs.iter_mut().for_each(|run| run.doubt = Doubt::UNKNOWN);
     }
     let mut outcome = beside_runs(request, read, runs);
+    outcome.warnings.extend(good.files.iter().filter_map(FileReport::defect));
     outcome.warnings.extend(cut_runs(&good.files).into_iter().chain(good.files.iter().filter_map(unread)));
     outcome.unjudged.extend(without_counterpart(&alone, "good runs"));
     outcome.warnings.extend(all_without(&alone, "good runs"));
@@ -708,10 +721,13 @@ pub(crate) fn gpus_of_another(file: &Path, gpus: &BTreeSet<&str>, topology: &Top
     })
 }
 
+/// What an anomaly of such a file is called.
+pub const RUN_FAILED: &str = "run_failed";
+
 /// A file whose run failed, or gave wrong results: its times are no evidence.
 fn defective(file: &FileReport) -> Option<Anomaly> {
     Some(Anomaly::new(
-        "run_failed",
+        RUN_FAILED,
         true,
         file.defect()?,
         "find what corrupts the data or stops the run (NCCL_DEBUG=INFO, ECC and link errors of nvidia-smi -q) and measure again".to_owned(),

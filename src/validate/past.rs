@@ -1,16 +1,17 @@
 //! Runs beside the past of their own hosts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use collcast_hwbackend::read::{FileReport, ReadReport};
+use collcast_sim::collective::Collective;
 use collcast_sim::measurement::Measurement;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::health::{Beside, Health, Judged, Reference, State, against};
-use crate::history::{Entry, FEWEST, Kept, Past, Trend, Verdict, entries};
+use crate::health::{Band, Beside, Health, Judged, Part, Reference, Run, State, against};
+use crate::history::{Call, Entry, FEWEST, Kept, Past, Trend, Verdict, by_file, entries};
 use crate::values::plural;
 
 /// Runs of a past that later ones are held against. Of eight runs whose noise is 2% the median is off by less than 1%.
@@ -23,7 +24,7 @@ pub struct History {
     pub file: String,
     /// The run's name.
     pub run: String,
-    /// How its own hosts changed, and then all hosts, where others ran it too.
+    /// How its own hosts changed; of the first run of a call that others ran too, then how all hosts did.
     pub trends: Vec<Trend>,
 }
 
@@ -38,9 +39,10 @@ impl Present {
     /// Reads the past of what was measured.
     pub(super) fn read(folder: &Path, read: &ReadReport, now: Option<Timestamp>) -> Result<Self, Error> {
         let mut present = Self { past: Past::default(), kept: Vec::new(), entries: Vec::new() };
+        let rows = by_file(read);
         for file in read.files.iter().filter(|file| file.rows > 0) {
             let kept = Kept::of(file, now)?;
-            present.entries.extend(entries(read, file, (kept.date, Verdict::Unsure, &kept.hash)));
+            present.entries.extend(entries(&rows, file, (kept.date, Verdict::Unsure, &kept.hash)));
             present.kept.push((file.clone(), kept));
         }
         let calls: BTreeSet<_> = present.entries.iter().map(|entry| entry.call.clone()).collect();
@@ -51,10 +53,7 @@ impl Present {
     /// Earlier runs that a call is held against: the first that were recorded, as a host that slows down a little from run to
     /// run would take a median of all with it.
     fn healthy<'p>(&'p self, entry: &'p Entry) -> Vec<&'p Entry> {
-        let mut healthy: Vec<&Entry> = self.past.own(entry).filter(|past| past.verdict.counts()).collect();
-        healthy.sort_by_key(|past| past.date);
-        healthy.truncate(FIRST);
-        healthy
+        self.past.own(entry).filter(|past| past.counts()).take(FIRST).collect()
     }
 
     /// The runs of which there is enough of a past, beside its median.
@@ -70,7 +69,7 @@ impl Present {
                 continue;
             }
             let beside = against(&rows(&[entry]), &Reference::of(&rows(&healthy)));
-            all.runs.extend(beside.runs);
+            all.runs.extend(beside.runs.into_iter().map(|run| Run { end: entry.end, ..run }));
             for (file, rows) in beside.alone {
                 *all.alone.entry(file).or_default() += rows;
             }
@@ -108,19 +107,38 @@ impl Present {
         })
     }
 
-    /// What the past says of each run.
+    /// What the past says of each run, and of all hosts beside the first of each call.
     pub(super) fn of_runs(&self, health: &Health) -> Vec<History> {
-        let history = |judged: &Judged| {
-            let is_its = |e: &&Entry| {
-                let call = (e.call.collective, e.call.ranks) == (judged.collective, judged.ranks);
-                call && e.rows.iter().any(|row| row.origin.file == judged.file && row.run == judged.run)
-            };
-            let entry = self.entries.iter().find(is_its)?;
-            let band = judged.decisive()?;
-            let trends = self.past.trends(entry, (band.from_bytes, band.to_bytes));
-            Some(History { file: judged.file.clone(), run: judged.run.clone(), trends })
+        let mut places: BTreeMap<(&str, &str, Collective, u32), usize> = BTreeMap::new();
+        for (place, entry) in self.entries.iter().enumerate() {
+            for row in &entry.rows {
+                places.entry((&row.origin.file, &row.run, row.collective, row.ranks)).or_insert(place);
+            }
+        }
+        let entry_of = |judged: &Judged| {
+            let key = (judged.file.as_str(), judged.run.as_str(), judged.collective, judged.ranks);
+            places.get(&key).map(|&place| &self.entries[place])
         };
-        health.runs.iter().filter_map(history).collect()
+        // The sizes that all hosts are compared at: large ones, where there are any.
+        let mut large: BTreeMap<&Call, (u64, u64)> = BTreeMap::new();
+        for judged in &health.runs {
+            let band = judged.bands.iter().find(|band| band.part == Part::Large).or(judged.bands.last());
+            if let Some((entry, band)) = entry_of(judged).zip(band) {
+                let sizes = large.entry(&entry.call).or_insert(sizes_of(band));
+                *sizes = (sizes.0.min(band.from_bytes), sizes.1.max(band.to_bytes));
+            }
+        }
+        let mut histories = Vec::new();
+        for judged in &health.runs {
+            let Some((entry, band)) = entry_of(judged).zip(judged.decisive()) else { continue };
+            let mut trends: Vec<Trend> = self.past.trend(entry, sizes_of(band)).into_iter().collect();
+            if let Some(sizes) = large.remove(&entry.call) {
+                let all: Vec<&Entry> = self.entries.iter().filter(|other| other.call == entry.call).collect();
+                trends.extend(self.past.fleet(&all, sizes));
+            }
+            histories.push(History { file: judged.file.clone(), run: judged.run.clone(), trends });
+        }
+        histories
     }
 
     /// Records what was judged, each file with the worst that was said of it. Says what was recorded.
@@ -131,6 +149,8 @@ impl Present {
             let worst = health.runs.iter().filter(|run| run.file == path).map(|run| run.state).max();
             let verdict = match worst {
                 _ if file.defect().is_some() => Verdict::Failed,
+                // A run of the file may have no rows that are judged.
+                Some(State::Pass) if file.cut().is_some() => Verdict::Unsure,
                 Some(State::Slow) => Verdict::Slow,
                 Some(State::Pass) => Verdict::Healthy,
                 Some(State::Unsure) | None => Verdict::Unsure,
@@ -142,4 +162,9 @@ impl Present {
         let files = plural(recorded, "file is", "files are");
         Ok(format!("{files} recorded in {}{known}", folder.display()))
     }
+}
+
+/// The smallest and the largest size of a band.
+fn sizes_of(band: &Band) -> (u64, u64) {
+    (band.from_bytes, band.to_bytes)
 }

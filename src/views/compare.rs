@@ -1,10 +1,13 @@
 //! What became slower: bands of sizes, the worst first; each row; the verdict.
 
+use std::collections::BTreeSet;
+
 use collcast_reports::model::{CaseOutcome, Cell, Column, Report, Status, Table, TestCase, Verdict};
 use collcast_sim::units::Bytes;
 
 use super::VERSION;
-use crate::compare::{Alone, Band, Between, Change, Defect, FAMILY_ERROR, NAMES, Outcome, Series};
+use crate::compare::{Alone, Band, Between, Change, Defect, FAMILY_ERROR, HostBand, NAMES, Outcome, Series};
+use crate::values::{few, plural};
 
 /// Series without a partner that a warning names.
 const ALONE_NAMED: usize = 5;
@@ -19,13 +22,24 @@ impl Outcome {
         report.warnings = self.warnings();
         report.lead = self.lead();
         report.verdict = Some(self.verdict());
-        report.cases = self.bands.iter().map(|band| self.case(band)).chain(self.defects.iter().map(failure)).collect();
+        let slower = self.hosts.iter().filter(|host| host.change == Change::Slower).map(of_host);
+        report.cases = self
+            .bands
+            .iter()
+            .map(|band| self.case(band))
+            .chain(slower)
+            .chain(self.defects.iter().map(failure))
+            .collect();
         report.extra.insert("overall".to_owned(), self.overall());
         let mut worst_first: Vec<&Band> = self.bands.iter().collect();
         if for_people {
             worst_first.sort_by_key(|band| band.change);
         }
         report.tables = vec![bands_table(&worst_first, for_people), rows_table(&self.bands, for_people)];
+        let is_told = |host: &HostBand| !for_people || matches!(host.change, Change::Slower | Change::Faster);
+        if self.hosts.iter().any(is_told) || !for_people {
+            report.tables.insert(1, hosts_table(&self.hosts, for_people));
+        }
         if !for_people {
             report.tables.push(unmatched_table(&self.unmatched));
         }
@@ -52,6 +66,12 @@ impl Outcome {
                 format!("{a} repeats in A and {b} in B, joined with the known noise of the launch mode")
             }
         };
+        if !self.hosts.is_empty() {
+            lines.push(format!(
+                "{} hosts, or sets of hosts, are each held against themselves as well",
+                self.host_sets()
+            ));
+        }
         lines.push(format!(
             "{noise}; all intervals hold together with {:.0}%; tolerance {}%",
             (1.0 - FAMILY_ERROR) * 100.0,
@@ -139,7 +159,7 @@ impl Outcome {
             Change::Faster => ("faster", "at best", -100.0),
             Change::Same | Change::CannotTell => return String::new(),
         };
-        let Some(band) = self.most(change) else { return String::new() };
+        let Some(band) = self.most(change) else { return self.by_host().unwrap_or_default() };
         let [value, low, high] = [band.ratio.value, band.ratio.low, band.ratio.high].map(|ratio| sign * (ratio - 1.0));
         let (count, total) = (self.count(change), self.bands.len());
         format!(
@@ -149,6 +169,20 @@ impl Outcome {
         )
     }
 
+    /// Sets of hosts that both sides have.
+    fn host_sets(&self) -> usize {
+        self.hosts.iter().map(|host| &host.hosts).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Hosts that are slower, and how many times as long they take.
+    fn by_host(&self) -> Option<String> {
+        let slower: Vec<String> =
+            self.slower_hosts().map(|(hosts, band)| format!("{hosts} {:.2}x", band.ratio.value)).collect();
+        let verb = if slower.len() == 1 { "takes" } else { "take" };
+        let (count, all) = (slower.len(), self.host_sets());
+        (count > 0).then(|| format!("{count} of {all} hosts {verb} longer in B than in A: {}", few(&slower)))
+    }
+
     fn verdict(&self) -> Verdict {
         let (change, total) = (self.change(), self.bands.len());
         let count = self.count(change);
@@ -156,6 +190,8 @@ impl Outcome {
             .most(change)
             .map_or_else(String::new, |band| format!("{}, {}: {}", band.series, band.sizes(), band.finding()));
         let sentence = match change {
+            // All together are not slower.
+            Change::Slower if count == 0 => self.by_host().unwrap_or_default(),
             Change::Slower => format!("B is slower in {count} of {total} bands of sizes, most in {most}"),
             Change::Faster => {
                 format!("nothing is slower; B is faster in {count} of {total} bands of sizes, most in {most}")
@@ -166,6 +202,8 @@ impl Outcome {
                 self.unseen() * 100.0
             ),
         };
+        let by_host = self.by_host().filter(|_| count > 0 && change == Change::Slower);
+        let sentence = by_host.map_or(sentence.clone(), |by_host| format!("{sentence}; {by_host}"));
         let alone = self.unmatched.each_ref().map(|alone| rows_of(alone));
         let alone_text = match alone {
             [0, 0] => String::new(),
@@ -176,9 +214,14 @@ impl Outcome {
                 0 => String::new(),
                 more => format!(" ({more} more such files)"),
             };
+            let [a, b] = self.defective;
+            let lead = match a {
+                0 => "B is not as A was".to_owned(),
+                _ => format!("{} of B and {a} of A are wrong, failed or were cut", plural(b, "file", "files")),
+            };
             return Verdict {
                 status: Status::Failed,
-                sentence: format!("B is not as A was: {what}{more}; {sentence}{alone_text}"),
+                sentence: format!("{lead}: {what}{more}; {sentence}{alone_text}"),
                 confidence: "high: its own log says so".to_owned(),
                 basis: "measured".to_owned(),
                 next: Some(NEXT_OF_DEFECTS.to_owned()),
@@ -205,6 +248,13 @@ impl Outcome {
             basis: if self.between == Between::Forecasts { "predicted" } else { "measured" }.to_owned(),
             next: match change {
                 Change::CannotTell => Some("repeat both runs a few times and compare the folders".to_owned()),
+                Change::Slower if self.slower_hosts().next().is_some() => {
+                    let hosts: Vec<&str> = self.slower_hosts().map(|(hosts, _)| hosts).collect();
+                    Some(format!(
+                        "run B's tests again on {}, then look for what is slow there (`collcast validate`)",
+                        few(&hosts)
+                    ))
+                }
                 Change::Slower if self.between == Between::Forecasts => Some("look at each size (--rows)".to_owned()),
                 Change::Slower => Some("look at each size (--rows); repeat both runs to be surer".to_owned()),
                 Change::Faster | Change::Same if both_alone => Some(
@@ -220,6 +270,51 @@ impl Outcome {
 /// What to do where runs of B failed, were cut or gave wrong results.
 const NEXT_OF_DEFECTS: &str = "find what corrupts the data or stops the run (NCCL_DEBUG=INFO, ECC and link errors of \
      nvidia-smi -q) and measure again";
+
+/// The case of hosts that are slower.
+fn of_host(host: &HostBand) -> TestCase {
+    let HostBand { hosts, series, ratio, .. } = host;
+    let message = format!(
+        "slower: time of B / time of A is {:.3} ({:.3} to {:.3}) on {hosts}",
+        ratio.value, ratio.low, ratio.high
+    );
+    TestCase {
+        group: series.collective.name().to_owned(),
+        name: format!("{series}, {}, {hosts}", host.sizes()),
+        outcome: CaseOutcome::Failed { kind: host.change.name().to_owned(), message, details: String::new() },
+        place: None,
+    }
+}
+
+/// The bands of each set of hosts; for people those that changed, the worst first.
+fn hosts_table(hosts: &[HostBand], for_people: bool) -> Table {
+    let mut columns = vec![Column::text("verdict", "verdict"), Column::text("hosts", "hosts")];
+    columns.extend(identity(for_people));
+    columns.extend([
+        Column::text("band", "size"),
+        Column::number("ratio", "ratio"),
+        Column::number("low", "low"),
+        Column::number("high", "high"),
+    ]);
+    let mut table = Table::new("hosts", "time of B / time of A by host, each beside itself, where it changed", columns);
+    let mut shown: Vec<&HostBand> = hosts.iter().collect();
+    if for_people {
+        shown.retain(|host| matches!(host.change, Change::Slower | Change::Faster));
+        shown.sort_by(|a, b| a.change.cmp(&b.change).then(b.ratio.value.total_cmp(&a.ratio.value)));
+    }
+    for host in shown {
+        let mut row = vec![host.change.name().into(), host.hosts.as_str().into()];
+        row.extend(identify(&host.series, for_people));
+        row.extend([
+            host.sizes().into(),
+            Cell::float(host.ratio.value, 3),
+            Cell::float(host.ratio.low, 3),
+            Cell::float(host.ratio.high, 3),
+        ]);
+        table.push(row);
+    }
+    table
+}
 
 /// The case of a file that is wrong.
 fn failure(defect: &Defect) -> TestCase {

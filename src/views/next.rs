@@ -3,11 +3,13 @@
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 
 use crate::health::suspects::{KNOWN, Plan};
-use crate::next::{GPUS, Next, USUAL_ROUNDS, USUAL_RUNS, log_name};
-use crate::values::plural;
+use crate::next::{Failing, GPUS, Next, USUAL_ROUNDS, USUAL_RUNS, log_name};
+use crate::values::{NAMED, few, plural};
 
-/// Slow hosts that a sentence names; the table has all.
-const TOLD: usize = 3;
+/// Hosts that a sentence names; the table has all.
+const TOLD: usize = NAMED;
+/// What to do about runs that failed.
+const WHY: &str = "read the logs of the runs that failed for why (NCCL_DEBUG=INFO; `dmesg`, `nvidia-smi -q`)";
 
 impl Next {
     /// A report of nothing but this, where there are no runs. `then`: the commands to go on with.
@@ -29,13 +31,16 @@ impl Next {
         if self.runs > 0 {
             report.tables.push(self.suspects_table());
         }
+        if !self.failing.is_empty() {
+            report.tables.push(self.failed_table());
+        }
         if let Plan::Run(_) = self.plan {
             report.tables.push(self.sets_table());
         }
         let earlier = report.verdict.take();
         let failed = earlier.as_ref().is_some_and(|v| v.status == Status::Failed);
         let alike = matches!(self.plan, Plan::Known { .. }) && self.named.is_empty();
-        if let Some(mut verdict) = earlier.clone().filter(|_| failed && alike) {
+        if let Some(mut verdict) = earlier.clone().filter(|_| failed && alike && self.failed == 0) {
             // All of them are slow alike.
             verdict.sentence = format!("{}; {}", verdict.sentence, self.sentence());
             report.verdict = Some(verdict);
@@ -45,12 +50,13 @@ impl Next {
         report.verdict = Some(Verdict {
             status: match () {
                 () if failed => Status::Failed,
-                () if alike || self.runs == 0 => Status::Ok,
+                () if alike || self.runs + self.failed == 0 => Status::Ok,
                 () => Status::Warning,
             },
             sentence: self.sentence(),
             confidence: self.confidence(earlier.is_some()),
-            basis: if self.runs == 0 { "no runs" } else { "runs over different sets of hosts" }.to_owned(),
+            basis: if self.runs + self.failed == 0 { "no runs" } else { "runs over different sets of hosts" }
+                .to_owned(),
             next: self.then(then, earlier.and_then(|v| v.next)),
         });
     }
@@ -76,6 +82,36 @@ impl Next {
         table
     }
 
+    fn failed_table(&self) -> Table {
+        let columns =
+            [Column::text("hosts", "hosts"), Column::number("failed", "failed"), Column::number("runs", "runs")];
+        let mut table = Table::new("failed_runs", "hosts whose runs failed", columns);
+        for one in &self.failing {
+            table.push([one.hosts.join(",").into(), one.failed.into(), one.runs.into()]);
+        }
+        table
+    }
+
+    /// What failed; nothing where all runs ended well.
+    fn failures(&self) -> Option<String> {
+        if self.failed == 0 {
+            return None;
+        }
+        // Where no run ended well, nothing is told of any host.
+        if self.runs == 0 && self.broken.is_empty() && self.failed > 1 {
+            return Some(format!("all {} runs failed", self.failed));
+        }
+        let mut told: Vec<String> = self.failing.iter().take(TOLD).map(Failing::told).collect();
+        match self.failing.len().saturating_sub(TOLD) {
+            0 if told.is_empty() => {
+                told.push(format!("{} failed, with no host in common", plural(self.failed, "run", "runs")));
+            }
+            0 => {}
+            more => told.push(format!("so with {}", plural(more, "more host", "more hosts"))),
+        }
+        Some(told.join(", "))
+    }
+
     fn sets_table(&self) -> Table {
         let columns = [Column::number("set", "set"), Column::text("hosts", "hosts"), Column::text("log", "log")];
         let how = if self.one_by_one { "one after the other" } else { "at the same time" };
@@ -90,7 +126,18 @@ impl Next {
     }
 
     fn sentence(&self) -> String {
-        let hosts = self.hosts.len();
+        match self.failures() {
+            Some(failures) => format!("{failures}; {}", self.of_times()),
+            None => self.of_times(),
+        }
+    }
+
+    /// What times say.
+    fn of_times(&self) -> String {
+        let hosts = match self.broken.len() {
+            0 => self.hosts.len().to_string(),
+            broken => format!("the other {}", self.hosts.len() - broken),
+        };
         let told = |(name, chance): &(String, f64)| format!("{name} ({:.0}% certain)", chance * 100.0);
         let mut slow: Vec<String> = self.named.iter().take(TOLD).map(told).collect();
         if self.named.len() > TOLD {
@@ -107,6 +154,7 @@ impl Next {
                 format!("of {hosts} hosts none is slower than the others: {:.1}% certain after {runs}", chance * 100.0)
             }
             Plan::Known { .. } => format!("known: of {hosts} hosts this is slow after {runs}: {slow}"),
+            Plan::Run(_) if self.runs == 0 && self.failed > 0 => format!("to run: {sets}"),
             Plan::Run(_) if self.runs == 0 && self.one_by_one => {
                 let (one, two) = USUAL_RUNS;
                 format!(
@@ -128,7 +176,8 @@ impl Next {
             }
             Plan::Alike => {
                 let so_far = if slow.is_empty() { String::new() } else { format!("; likely slow: {slow}") };
-                format!("no sets of these {hosts} hosts tell apart who of them is slow{so_far}")
+                let these = if self.broken.is_empty() { "these " } else { "" };
+                format!("no sets of {these}{hosts} hosts tell apart who of them is slow{so_far}")
             }
         }
     }
@@ -147,11 +196,25 @@ impl Next {
     }
 
     fn then(&self, then: &str, otherwise: Option<String>) -> Option<String> {
+        let broken = match self.broken.len() {
+            0 if self.failed == 0 => None,
+            0 => Some(WHY.to_owned()),
+            _ => Some(format!("leave out {}; {WHY}", few(&self.broken))),
+        };
+        let of_times = self.then_by_times(then, otherwise);
+        match (broken, of_times) {
+            (Some(broken), Some(next)) => Some(format!("{broken}; {next}")),
+            (one, other) => one.or(other),
+        }
+    }
+
+    fn then_by_times(&self, then: &str, otherwise: Option<String>) -> Option<String> {
         match &self.plan {
             Plan::Run(_) => Some(then.to_owned()),
+            Plan::Known { .. } if self.named.is_empty() => None,
             Plan::Known { .. } => {
-                let leave_out = |(name, _): &(String, f64)| format!("leave out {name} and run again");
-                let first = self.named.first().map(leave_out)?;
+                let names: Vec<String> = self.named.iter().map(|(name, _)| name.clone()).collect();
+                let first = format!("leave out {} and run again", few(&names));
                 // The doctor says more of it.
                 otherwise.filter(|next| next.starts_with(&first)).or(Some(first))
             }

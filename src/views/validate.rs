@@ -10,8 +10,9 @@ use super::health::{self, digits};
 use crate::confidence::Level;
 use crate::diagnose::Anomaly;
 use crate::health::{Judged, State};
-use crate::history::FEWEST;
-use crate::validate::{Closest, Expected, File, FileOutcome, Group, History, JudgedRow, Outcome, Stats};
+use crate::history::{FEWEST, Trend};
+use crate::validate::{Closest, Expected, File, FileOutcome, Group, History, JudgedRow, Outcome, RUN_FAILED, Stats};
+use crate::values::few;
 
 /// What a report shows, beside what every one does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,10 +46,13 @@ impl Outcome {
             report.tables.push(anomalies_table(&self.anomalies, shown.for_people));
         }
         if let Some(history) = &self.history {
-            report.tables.push(history_table(history));
+            report.tables.push(history_table(history, shown.for_people));
         }
         if shown.rows {
             report.tables.push(rows_table(&self.rows));
+        }
+        if shown.for_people {
+            report.tables.retain(|table| !table.rows.is_empty());
         }
         report.extra.insert("overall".to_owned(), json_of(&self.overall));
         report.extra.insert("overall_with_auto".to_owned(), json_of(&self.overall_with_auto));
@@ -99,7 +103,9 @@ fn group_table(groups: &[Group], overall: &Stats, people: bool) -> Table {
     for group in groups {
         push(group.launch.name(), &group.group, group.band, &group.stats);
     }
-    push("all", "forced algorithm and protocol", "all", overall);
+    if overall.errors.count > 0 || !people {
+        push("all", "forced algorithm and protocol", "all", overall);
+    }
     table
 }
 
@@ -143,7 +149,7 @@ pub(super) fn anomalies_table(anomalies: &[Anomaly], people: bool) -> Table {
         Table::new("anomalies", title, [kind, level, Column::text("evidence", "evidence, and what to run next")]);
     for a in anomalies {
         let next = format!("next: {}", a.suggestion);
-        let lines = a.evidence.split("; ").chain(next.split("; "));
+        let lines = parts(&a.evidence).into_iter().chain(parts(&next));
         for (index, line) in lines.enumerate() {
             let (kind, severity) = if index == 0 { (a.kind, severity(a)) } else { ("", "") };
             table.push([kind.into(), severity.into(), line.into()]);
@@ -152,8 +158,29 @@ pub(super) fn anomalies_table(anomalies: &[Anomaly], people: bool) -> Table {
     table
 }
 
-/// How hosts changed: the runs of each set of hosts, and of all.
-fn history_table(history: &[History]) -> Table {
+/// The parts of a text with `; ` between them, but for those in brackets.
+fn parts(text: &str) -> Vec<&str> {
+    let (mut parts, mut begin, mut depth) = (Vec::new(), 0, 0_usize);
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            ';' if depth == 0 && at >= begin && text[at..].starts_with("; ") => {
+                parts.push(&text[begin..at]);
+                begin = at + 2;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[begin..]);
+    parts
+}
+
+/// Sets of hosts up to which each has a row for people, also where it did not change.
+const HOSTS: usize = 8;
+
+/// How hosts changed: the runs of all, and of each set of hosts; for people, of many sets those that changed.
+fn history_table(history: &[History], people: bool) -> Table {
     let columns = [
         Column::text("hosts", "hosts"),
         Column::text("collective", "collective"),
@@ -167,7 +194,13 @@ fn history_table(history: &[History]) -> Table {
     ];
     let mut table =
         Table::new("history", "bus bandwidth of this run beside earlier ones, and since when it changed", columns);
-    for trend in history.iter().flat_map(|h| &h.trends) {
+    let trends = || history.iter().flat_map(|h| &h.trends);
+    let mut all: Vec<&Trend> = trends().collect();
+    if people && trends().filter(|trend| trend.host_sets == 1).count() > HOSTS {
+        all.retain(|trend| trend.host_sets > 1 || trend.changed.is_some());
+    }
+    all.sort_by_key(|trend| trend.host_sets == 1);
+    for trend in all {
         let hosts = match (trend.host_sets, trend.hosts.len()) {
             (1, 0) => "not named".to_owned(),
             (1, _) => trend.hosts.join(","),
@@ -263,6 +296,13 @@ impl Outcome {
         failures
     }
 
+    /// Where runs failed, but for the first of them that are told already.
+    fn more_failed(&self, what: &str, told: usize) -> String {
+        let failed = self.anomalies.iter().filter(|a| a.kind == RUN_FAILED);
+        let places: Vec<&str> = failed.filter_map(|a| a.evidence.split(": ").next()).skip(told).collect();
+        if places.is_empty() { String::new() } else { format!("; {what} {}", few(&places)) }
+    }
+
     fn cases(&self) -> Vec<TestCase> {
         let mut cases = health::cases(&self.health, &health::Against(self));
         for failure in self.failures() {
@@ -319,9 +359,12 @@ impl Outcome {
         let failures = self.failures();
         let sentence = match (&self.health.runs[..], failures.first()) {
             ([], None) => NOTHING.to_owned(),
-            (_, Some(first)) if !slow => first.clone(),
+            (_, Some(first)) if !slow => format!("{first}{}", self.more_failed("so at", 1)),
             _ => self.in_part().unwrap_or_else(|| {
-                health::sentence(&self.health, &health::Against(self)) + &self.limit() + &self.likely()
+                health::sentence(&self.health, &health::Against(self))
+                    + &self.limit()
+                    + &self.likely()
+                    + &self.more_failed("runs failed at", 0)
             }),
         };
         let told = self.anomalies.iter().filter(|a| !failures.is_empty() || a.error || slow);
@@ -335,7 +378,10 @@ impl Outcome {
                 _ => Status::Warning,
             },
             sentence,
-            confidence: self.confidence(),
+            confidence: match failures.first() {
+                Some(first) if !slow && first.starts_with(RUN_FAILED) => OF_ITS_LOG.to_owned(),
+                _ => self.confidence(),
+            },
             basis: if beside_runs { "measured against measured" } else { "measured against predicted" }.to_owned(),
             next: first(named)
                 .or_else(|| self.of_another_machine())
@@ -344,6 +390,7 @@ impl Outcome {
                 .or_else(|| first(unknown))
                 .or_else(|| self.too_early())
                 .or_else(|| self.in_part().map(|_| MEASURE_REST.to_owned()))
+                .or_else(|| health::is_cut(&self.health).then(|| MEASURE_REST.to_owned()))
                 .or_else(|| health::next(&self.health, beside_runs)),
         }
     }
@@ -430,6 +477,8 @@ const FASTER: f64 = 1.25;
 pub(super) const ON_OTHER_GPUS: &str = "low: other GPUs were measured than what is expected is of";
 /// What to do where CPU threads were measured.
 const NEXT_OF_THREADS: &str = "measure again, while nothing else runs on these cores";
+/// How sure it is that a run failed.
+const OF_ITS_LOG: &str = "high: its own log says so";
 /// What to do where some of the files were not judged.
 const MEASURE_REST: &str = "measure these again, whole, or leave the files out";
 /// What is said where there is nothing to judge.

@@ -3,21 +3,25 @@
 //! Lines are told apart by what they say and not by their `#`, since pasted logs lose it.
 //! One file can hold several runs; a header line after a table starts the next one.
 
+mod failed;
+mod line;
 mod row;
 mod run;
 
 use std::collections::BTreeSet;
 
-use collcast_sim::collective::{Algorithm, Launch, Protocol};
+use collcast_sim::collective::{Algorithm, DataType, Launch, Protocol};
 use collcast_sim::measurement::{Choice, Measurement, Origin};
 use collcast_sim::nccl;
 use collcast_sim::units::{Bytes, SimDuration};
 
 use super::error::ReadError;
-use super::parsed::{BY_NAME, EXPECTED_WRONG, Input, Parsed, is_prediction_mark, wrong_values};
+use super::parsed::{BY_NAME, Broken, EXPECTED_WRONG, End, Input, NOTES_MAX, Parsed, is_prediction_mark, wrong_values};
 use super::program::collective_of_program;
 use super::settings::{Env, assignments, from_env, is_relevant, plain_version, version_of_code, words};
 use super::sidecar::shortened;
+pub(super) use line::is_of_docker;
+use line::{plain, untagged, writer};
 use row::{Fields, LogRow, by_columns, by_shape, columns, looks_like_row, without_timestamp};
 use run::{LogRun, SEVERAL, rank_line};
 
@@ -25,6 +29,8 @@ use run::{LogRun, SEVERAL, rank_line};
 const LINE_MAX: usize = 64 * 1024;
 /// Columns of nccl-tests' table, both halves.
 const COLUMNS: usize = 13;
+/// What is said of a run without rows.
+const EARLY: &str = "the run ended before its first row";
 /// Most rank lines kept of one run.
 const RANK_LINES_MAX: usize = 1 << 20;
 
@@ -55,6 +61,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         reader.line(number, line)?;
     }
     reader.close_row()?;
+    reader.ended_early(input.text.lines().count() as u64);
     reader.finish_run()?;
     Ok(reader.finish())
 }
@@ -81,7 +88,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn line(&mut self, number: u64, raw: &str) -> Result<(), ReadError> {
-        let line = without_prefixes(raw.trim());
+        let plain = plain(raw);
+        let (tags, line) = untagged(plain.trim());
         let commented = line.starts_with('#');
         let text = line.trim_start_matches('#').trim();
         if text.is_empty() || text.starts_with("```") {
@@ -94,7 +102,11 @@ impl Reader<'_> {
             self.out.remark(line, &mut self.run.env);
             self.close_row()?;
         }
-        if !commented && (self.broken_row(number, text)? || self.data_line(number, text)?) {
+        if !commented && self.broken_row(number, text)? {
+            return Ok(());
+        }
+        if !commented && self.data_line(number, text)? {
+            self.written_by(number, tags);
             return Ok(());
         }
         if !self.header_line(number, text, commented)? {
@@ -105,8 +117,21 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Whether it was a piece of a row into which NCCL_DEBUG wrote.
+    /// A table has one writer: where another one wrote rows in between, it is two tables.
+    fn written_by(&mut self, number: u64, tags: &str) {
+        let Some(writer) = writer(tags) else { return };
+        if self.run.writer.replace(writer) != Some(writer) && !self.run.writers.insert(writer) {
+            self.several_at_once(number);
+        }
+    }
+
+    /// Whether it was a piece of a row into which NCCL_DEBUG wrote, or a row behind what that wrote.
     fn broken_row(&mut self, number: u64, text: &str) -> Result<bool, ReadError> {
+        let columns = self.run.columns.as_ref().map_or(COLUMNS, Vec::len);
+        if let Some((said, row)) = behind_nccl(text, columns) {
+            self.header_line(number, said, false)?;
+            return self.data_line(number, row);
+        }
         let is_cell = |text: &str| text == "N/A" || text.parse::<f64>().is_ok();
         let begins = |cells: &str| looks_like_row(&cells.split_whitespace().take(64).collect::<Vec<_>>());
         let (cells, said) = match cut_by_nccl(text) {
@@ -123,7 +148,6 @@ impl Reader<'_> {
             None if said.is_some() => (number, cells.to_owned()),
             None => return Ok(false),
         };
-        let columns = self.run.columns.as_ref().map_or(COLUMNS, Vec::len);
         if row.split_whitespace().count() < columns {
             self.open_row = Some((first, row));
         } else {
@@ -163,6 +187,7 @@ impl Reader<'_> {
             }
             Err(problem) => {
                 self.out.unreadable += 1;
+                self.run.unread += 1;
                 let text = format!("`{}` looks like a row, but {problem}", shortened(text));
                 self.out.note(Some(number), text);
             }
@@ -191,6 +216,7 @@ impl Reader<'_> {
                 expected: EXPECTED_WRONG,
             })?;
             if fields.counts_wrong {
+                self.run.failed |= count.is_some_and(|count| count > 0.0);
                 self.out.wrong(number, count);
             }
         }
@@ -258,7 +284,11 @@ impl Reader<'_> {
         }
         if text == "Using devices" {
             self.next_run()?;
-            // A run that ended before its table has listed its devices.
+            // A run that ended before its table has listed its devices. One that does not say why was started anew.
+            if self.run.failed {
+                self.ended_early(number);
+            }
+            self.run.failed = false;
             self.run.ranks.clear();
             self.run.gpus_used.clear();
             self.run.same_gpu = false;
@@ -402,8 +432,7 @@ impl Reader<'_> {
             }
             return Ok(true);
         }
-        // nccl-tests' `common.h`; the last is what callers of a call that failed print.
-        if ["Test NCCL failure", "Test CUDA failure", "Test timeout", "Test failure"].iter().any(|s| text.contains(s)) {
+        if failed::says_so(text) {
             self.says(number, text);
             return Ok(true);
         }
@@ -412,7 +441,28 @@ impl Reader<'_> {
 
     /// A run that failed by its own words.
     fn says(&mut self, number: u64, text: &str) {
+        self.run.failed = true;
         self.out.defect(number, format!("the run says: {}", shortened(text)));
+    }
+
+    /// Keeps a run that did not end well, under the name of its rows.
+    fn broken(&mut self, run: String, hosts: &BTreeSet<&String>, end: End) {
+        if end != End::Whole && self.out.broken.len() < NOTES_MAX {
+            self.out.broken.push(Broken { run, hosts: hosts.iter().map(|&host| host.clone()).collect(), end });
+        }
+    }
+
+    /// A run that listed its devices and ended before its first row.
+    fn ended_early(&mut self, number: u64) {
+        if !self.run.rows.is_empty() || self.run.ranks.is_empty() || self.run.finished || self.run.unread > 0 {
+            return;
+        }
+        if !self.run.failed {
+            self.out.defect(number, EARLY.to_owned());
+        }
+        let run = std::mem::take(&mut self.run);
+        self.broken(String::new(), &run.named_hosts(), End::Failed);
+        self.run = run;
     }
 
     /// Refuses a table in other units than nccl-tests', which are `(B) (elements) (us) (GB/s)`.
@@ -447,6 +497,7 @@ impl Reader<'_> {
             expected: "a number of values, and OK or FAILED",
         })?;
         self.out.out_of_bounds(number, count, text.contains("FAILED"));
+        self.run.failed |= count > 0.0 || text.contains("FAILED");
         self.run.finished = true;
         Ok(())
     }
@@ -552,9 +603,14 @@ impl Reader<'_> {
         }
         self.nccl = run.nccl.clone().or_else(|| run.linked.clone()).or(self.nccl.take());
         self.runs += 1;
+        let name = match self.runs {
+            1 => self.input.stem.to_owned(),
+            more => format!("{}#{more}", self.input.stem),
+        };
         if !run.finished {
             self.out.unfinished(run.rows.last().map_or(0, |row| row.line));
         }
+        self.broken(name.clone(), &run.named_hosts(), run.end());
         let first_line = run.rows.first().map(|row| row.line);
         let sidecar = self.input.sidecar;
         if let Some(text) = &run.unknown_test {
@@ -592,14 +648,9 @@ impl Reader<'_> {
         settings.nccl = self.nccl.clone().or_else(|| sidecar.nccl.clone());
         // nccl-tests takes its buffers from `ncclMemAlloc`; `-R` registers them (1 local, 2 symmetric).
         settings.registered = launch == Some(Launch::Graph) || run.register.is_some_and(|how| how > 0);
-        let named: BTreeSet<&String> = run.ranks.values().map(|(host, _, _)| host).filter(|h| !h.is_empty()).collect();
-        settings.host_names = named.into_iter().cloned().collect();
+        settings.host_names = run.named_hosts().into_iter().cloned().collect();
         settings.gpus = run.gpus_used.iter().cloned().collect();
 
-        let name = match self.runs {
-            1 => self.input.stem.to_owned(),
-            more => format!("{}#{more}", self.input.stem),
-        };
         self.out.env.extend(env.clone());
         self.out.run_env.insert(name.clone(), env);
         for row in &run.rows {
@@ -638,7 +689,9 @@ impl Reader<'_> {
     fn finish(mut self) -> Parsed {
         self.out.nccl = self.nccl.or_else(|| self.input.sidecar.nccl.clone());
         if self.out.rows.is_empty() && self.out.reason.is_none() {
-            self.out.reason = Some(if self.out.unusable > 0 {
+            self.out.reason = Some(if self.out.ended_early() {
+                EARLY.to_owned()
+            } else if self.out.unusable > 0 {
                 format!("all {} times are 0.00 or absent", self.out.unusable)
             } else if self.choices_only > 0 {
                 format!("{} choices of NCCL_DEBUG, but no table of times", self.choices_only)
@@ -680,60 +733,12 @@ fn cut_by_nccl(text: &str) -> Option<(&str, &str)> {
     is_cut.then(|| text.split_at(at + word.len() - host.len()))
 }
 
-/// Without all tags before a line.
-fn without_prefixes(mut line: &str) -> &str {
-    while let Some(rest) = without_prefix(line) {
-        line = rest.trim_start();
-    }
-    line
-}
-
-/// Without a tag that launchers put before a line: `[1,0]<stdout>:`, `0: `, a container's `name | `, the time; before what
-/// nccl-tests prints also `node01: ` of pdsh, `[0] ` of Hydra, `[pod/name/container] ` of kubectl.
-fn without_prefix(line: &str) -> Option<&str> {
-    if let Some((time, rest)) = line.split_once(' ')
-        && is_time(time)
-    {
-        return Some(rest);
-    }
-    if let Some((tag, rest)) = line.split_once(" | ")
-        && tag.len() <= 64
-        && is_name(tag.trim_end())
-    {
-        return Some(rest);
-    }
-    if line.starts_with('[')
-        && let Some((tag, rest)) = line.split_once(">:")
-        && tag.len() < 256
-        && tag.contains("]<std")
-    {
-        return Some(rest);
-    }
-    if let Some((tag, rest)) = line.split_once(": ")
-        && (tag.len() <= 6 && tag.bytes().all(|b| b.is_ascii_digit()) && !tag.is_empty()
-            || tag.len() <= 256 && is_name(tag) && is_of_tests(rest))
-    {
-        return Some(rest);
-    }
-    let (tag, rest) = line.strip_prefix('[')?.split_once("] ")?;
-    (tag.len() <= 256 && is_of_tests(rest)).then_some(rest)
-}
-
-/// A date, a time of day or both, such as `12:00:01`.
-fn is_time(word: &str) -> bool {
-    word.len() >= 8
-        && word.starts_with(|c: char| c.is_ascii_digit())
-        && word.bytes().all(|b| b.is_ascii_digit() || b"-:/.,TZ+".contains(&b))
-        && word.matches(['-', ':', '/']).count() >= 2
-}
-
-/// A host or a container.
-fn is_name(tag: &str) -> bool {
-    !tag.is_empty() && tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
-}
-
-/// A comment or a row of nccl-tests.
-fn is_of_tests(line: &str) -> bool {
-    let line = line.trim_start();
-    line.starts_with('#') || line.starts_with(|c: char| c.is_ascii_digit()) && line.split_whitespace().count() >= 8
+/// A line of NCCL_DEBUG without its end, and the row of the table that follows it.
+fn behind_nccl(text: &str, columns: usize) -> Option<(&str, &str)> {
+    let from = text.find("NCCL INFO ").or_else(|| text.find("NCCL WARN "))?;
+    let words: Vec<&str> = text[from..].split_whitespace().collect();
+    let row = words.len().checked_sub(columns).filter(|&before| before > 2).map(|before| &words[before..])?;
+    let is_row = looks_like_row(row) && row.get(2).is_some_and(|name| name.parse::<DataType>().is_ok());
+    let begin = row.first()?.as_ptr() as usize - text.as_ptr() as usize;
+    is_row.then(|| text.split_at(begin))
 }

@@ -23,6 +23,7 @@ mod program;
 mod settings;
 mod sidecar;
 mod table;
+mod text;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -37,7 +38,7 @@ use collcast_sim::measurement::Measurement;
 use alike::Profile;
 pub use error::ReadError;
 pub use json::without_secrets;
-pub use parsed::{ENVIRONMENT, Note, ROWS_MAX, ReadOptions, UNSAID};
+pub use parsed::{Broken, ENVIRONMENT, End, Note, ROWS_MAX, ReadOptions, UNSAID};
 use parsed::{Input, Parsed};
 use sidecar::Sidecar;
 
@@ -127,6 +128,8 @@ pub struct FileReport {
     pub unfinished: Vec<u64>,
     /// Results that were wrong and tests that failed, by its own words; at most 200.
     pub defects: Vec<Note>,
+    /// Of a log, the runs that did not end well; at most 200.
+    pub broken: Vec<Broken>,
     /// What else there is to tell, at most 200 notes.
     pub notes: Vec<Note>,
     /// Notes beyond those.
@@ -166,6 +169,7 @@ impl FileReport {
             other_lines: 0,
             unfinished: Vec::new(),
             defects: Vec::new(),
+            broken: Vec::new(),
             notes: Vec::new(),
             notes_left_out: 0,
             hash: String::new(),
@@ -184,6 +188,17 @@ impl FileReport {
     /// Variables of NCCL and the network under which one of its runs ran.
     pub fn env_of(&self, run: &str) -> &BTreeMap<String, String> {
         self.run_env.get(run).unwrap_or(&self.env)
+    }
+
+    /// How one of its runs ended.
+    pub fn end_of(&self, run: &str) -> End {
+        match self.broken.iter().filter(|broken| broken.run == run).map(|broken| broken.end).max() {
+            Some(end) => end,
+            // What is no log is of one run.
+            None if self.broken.is_empty() && !self.defects.is_empty() => End::Failed,
+            None if self.broken.is_empty() && !self.unfinished.is_empty() => End::Cut,
+            None => End::Whole,
+        }
     }
 
     fn placed(&self, note: &Note) -> String {
@@ -302,7 +317,7 @@ impl Collector {
             return Ok(());
         }
         let (mut report, parsed) = read_file(path, &self.options, self.rows_left())?;
-        if parsed.rows.is_empty() && parsed.profiles.is_empty() {
+        if parsed.rows.is_empty() && parsed.profiles.is_empty() && !self.keeps(&parsed) {
             return Err(ReadError::NotUnderstood { path: path.to_owned(), reason: parsed.reason() });
         }
         report.take(&parsed);
@@ -310,12 +325,18 @@ impl Collector {
         Ok(())
     }
 
+    /// Whether a file without rows tells of a run that failed, and that is asked for.
+    fn keeps(&self, parsed: &Parsed) -> bool {
+        self.options.keep_failed && parsed.ended_early()
+    }
+
     fn folder(&mut self, folder: &Path) -> Result<(), ReadError> {
         let mut files = Vec::new();
         let mut skipped = Vec::new();
         list(folder, folder, 0, &mut files, &mut skipped)?;
-        // Scripts beside the logs that they make are worth no word, but where there is nothing else.
-        let (scripts, mut files): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| extension(path) == "sh");
+        // Scripts beside the logs that they make, and what they print, are worth no word, but where there is nothing else.
+        let is_aside = |path: &PathBuf| extension(path) == "sh" || path.ends_with("round.out");
+        let (scripts, mut files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_aside);
         if files.is_empty() {
             files = scripts;
         }
@@ -347,6 +368,7 @@ impl Collector {
             }
             match read_file(path, &self.options, self.rows_left()) {
                 Ok((mut report, parsed)) => {
+                    known |= self.keeps(&parsed);
                     report.take(&parsed);
                     self.take(report, parsed);
                 }
@@ -543,6 +565,7 @@ impl FileReport {
         self.other_lines = parsed.other_lines;
         self.unfinished.clone_from(&parsed.unfinished);
         self.defects.clone_from(&parsed.defects);
+        self.broken.clone_from(&parsed.broken);
         self.notes.clone_from(&parsed.notes);
         self.notes_left_out = parsed.notes_left_out;
         self.nccl.clone_from(&parsed.nccl);
@@ -592,6 +615,8 @@ fn parse(
     options: &ReadOptions,
     rows_left: usize,
 ) -> Result<(FileKind, Parsed), ReadError> {
+    let decoded = text::of_utf16(bytes);
+    let bytes = decoded.as_deref().map_or(bytes, str::as_bytes);
     if let Some(offset) = bytes.iter().position(|&byte| byte == 0) {
         return Err(ReadError::Binary { path: path.to_owned(), offset });
     }
@@ -641,7 +666,7 @@ fn kind_of(path: &Path, text: &str) -> FileKind {
     }
     let start = text.trim_start();
     if start.starts_with('{') {
-        return FileKind::Json;
+        return if log::is_of_docker(start) { FileKind::Log } else { FileKind::Json };
     }
     if start.starts_with("<?xml") || start.starts_with("<system") || start.starts_with("<graphs") {
         return FileKind::Other;

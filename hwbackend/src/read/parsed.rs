@@ -39,6 +39,32 @@ pub struct ReadOptions {
     /// The collective of logs and JSON of nccl-tests that name none, neither inside nor in the `.toml` beside them. It goes
     /// before the file's name.
     pub collective: Option<Collective>,
+    /// Read logs of runs that failed before their first row as files without rows; such a file is an error otherwise, where
+    /// it is named or nothing else is in its folder.
+    pub keep_failed: bool,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum End {
+    /// With its last words.
+    #[default]
+    Whole,
+    /// Without them: it was stopped, or its file cut.
+    Cut,
+    /// It failed by words of the file, gave wrong results, or ended before its first row.
+    Failed,
+}
+
+/// A run that did not end well.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// Its name, as its rows have it; empty where it gave none.
+    pub run: String,
+    /// The hosts that its device lines name.
+    pub hosts: Vec<String>,
+    /// How it ended.
+    pub end: End,
 }
 
 /// Something to tell about a file.
@@ -119,6 +145,7 @@ pub(super) struct Parsed {
     pub(super) unreadable: usize,
     pub(super) other_lines: usize,
     pub(super) unfinished: Vec<u64>,
+    pub(super) broken: Vec<Broken>,
     pub(super) nccl: Option<String>,
     pub(super) env: BTreeMap<String, String>,
     pub(super) run_env: BTreeMap<String, BTreeMap<String, String>>,
@@ -159,6 +186,11 @@ impl Parsed {
         if failed || count > 0.0 {
             self.defect(line, format!("the run failed its own check: {count} values were out of bounds"));
         }
+    }
+
+    /// Whether a run of it ended before its first row.
+    pub(super) fn ended_early(&self) -> bool {
+        self.broken.iter().any(|broken| broken.run.is_empty())
     }
 
     /// A run without its last words, by its last line.

@@ -7,7 +7,7 @@ use collcast_sim::measurement::{Choice, Timing};
 
 use super::row::{LogRow, is_time};
 use crate::read::bus::{Sample, bus_factor_fits, ranks_of_samples};
-use crate::read::parsed::{Input, Parsed};
+use crate::read::parsed::{End, Input, Parsed};
 use crate::read::settings::Env;
 use crate::read::sidecar::Sidecar;
 
@@ -37,6 +37,9 @@ pub(super) struct LogRun {
     pub(super) same_gpu: bool,
     /// Lines of several runs are mixed.
     pub(super) mixed: bool,
+    /// Who wrote the last row, and who any, by the tags before them.
+    pub(super) writer: Option<u64>,
+    pub(super) writers: BTreeSet<u64>,
     /// Rows before its last average.
     pub(super) averaged: Option<usize>,
     /// What NCCL_DEBUG says of the communicator.
@@ -53,9 +56,27 @@ pub(super) struct LogRun {
     pub(super) rows: Vec<LogRow>,
     /// Its last lines are there, which say whether results were right.
     pub(super) finished: bool,
+    /// Some line says that it failed, or that results were wrong.
+    pub(super) failed: bool,
+    /// Lines that look like rows and could not be read.
+    pub(super) unread: usize,
 }
 
 impl LogRun {
+    /// How it ended.
+    pub(super) fn end(&self) -> End {
+        match (self.failed, self.finished) {
+            (true, _) => End::Failed,
+            (false, true) => End::Whole,
+            (false, false) => End::Cut,
+        }
+    }
+
+    /// The hosts that its device lines name.
+    pub(super) fn named_hosts(&self) -> BTreeSet<&String> {
+        self.ranks.values().map(|(host, _, _)| host).filter(|host| !host.is_empty()).collect()
+    }
+
     /// From the device lines, if they agree with the rates; else from what is left. `by` says who named the collective.
     pub(super) fn ranks(
         &self,
