@@ -21,6 +21,7 @@ use crate::health::{self, Health, Limits, State};
 use crate::site::Site;
 use crate::validate::judged::{Asked, Judged, can_be_asked, judge};
 use crate::validate::said::Said;
+use crate::values::few;
 use crate::watch::Watch;
 
 /// Something that is not as it should be.
@@ -587,6 +588,7 @@ pub(crate) fn members(runs: &[health::Run]) -> Vec<Anomaly> {
         )
     };
     let list: Vec<String> = named.iter().take(8).map(told).collect();
+    let names: Vec<&str> = named.iter().map(|s| s.name.as_str()).collect();
     let beyond = |s: &&&Suspect| s.chance >= KNOWN && s.times * Limits::default().large > 1.0;
     let kind = match &first.members[0] {
         Member::Host { .. } | Member::Network { .. } => "slow_host",
@@ -599,8 +601,9 @@ pub(crate) fn members(runs: &[health::Run]) -> Vec<Anomaly> {
         named.iter().any(|s| beyond(&s)),
         format!("{} runs over different sets: {}", trials.len(), list.join("; ")),
         format!(
-            "leave out {} and run again; on it: `nvidia-smi nvlink -s`, `ibstat`, `nvidia-smi -q -d CLOCK,PERFORMANCE`, `dmesg | grep -iE 'xid|mlx5|AER'`",
-            first.name
+            "leave out {} and run again; on {}: `nvidia-smi nvlink -s`, `ibstat`, `nvidia-smi -q -d CLOCK,PERFORMANCE`, `dmesg | grep -iE 'xid|mlx5|AER'`",
+            few(&names),
+            if names.len() == 1 { "it" } else { "each" }
         ),
     )]
 }

@@ -110,7 +110,7 @@ pub fn write<T: Serialize>(command: Vec<String>, question: &str, shard: Shard, a
 /// All parts of one answer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Parts {
-    /// The command that made the first of them, with its words.
+    /// The command that made them: its words without the program, which part it is and where that is written.
     pub command: Vec<String>,
     question: String,
     answers: Vec<(PathBuf, Value)>,
@@ -163,7 +163,7 @@ impl Parts {
             ));
         }
         Ok(Self {
-            command: first.command.clone(),
+            command: asked(first).into_iter().map(str::to_owned).collect(),
             question: first.question.clone(),
             answers: parts.into_iter().map(|(path, part)| (path.clone(), part.answers)).collect(),
         })

@@ -172,6 +172,20 @@ pub fn percent(what: &str, text: &str) -> Result<f64, Error> {
     })
 }
 
+/// Names that a sentence has of many.
+pub const NAMED: usize = 4;
+
+/// `a, b and c`; of more than [`NAMED`] the first, and how many more there are.
+pub fn few<S: AsRef<str>>(names: &[S]) -> String {
+    let shown: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
+    match (names.len(), shown.split_last()) {
+        (0, _) | (_, None) => String::new(),
+        (1, Some((one, _))) => (*one).to_owned(),
+        (2..=NAMED, Some((last, rest))) => format!("{} and {last}", rest.join(", ")),
+        (all, _) => format!("{} and {} more", shown.join(", "), all - NAMED),
+    }
+}
+
 /// `1 machine`, or `2 machines`.
 pub fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })

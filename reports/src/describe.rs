@@ -251,10 +251,15 @@ fn host_facts(topology: &Topology, host: usize) -> Vec<(&'static str, String)> {
     let nics: Vec<_> = host.nics.iter().filter_map(|&n| topology.nic(n)).collect();
     if !nics.is_empty() {
         let direct = nics.iter().filter(|n| n.gpudirect).count();
+        let over_tcp = direct > 0 && nics.iter().all(|n| n.kind == LinkKind::Ethernet);
         facts.push((
             "GPUDirect RDMA",
             match direct {
                 0 => "no: through host memory".to_owned(),
+                _ if over_tcp => {
+                    let plugin = topology.software.plugin.as_deref().unwrap_or("a plugin");
+                    format!("none: TCP, which {plugin} places in GPU memory")
+                }
                 n if n == nics.len() => match nics.iter().filter_map(|n| n.gpudirect_rate).min() {
                     Some(rate) => format!("yes, at most {rate} a NIC each way"),
                     None => "yes".to_owned(),
@@ -298,7 +303,11 @@ fn add_fabric(topology: &Topology, cut: Bisection, facts: &mut Facts, machine: &
     if let Some(ratio) = oversubscription {
         facts.add(
             "over-subscription",
-            if ratio <= 1.0 { format!("none ({ratio:.2})") } else { format!("{ratio:.2} : 1") },
+            match () {
+                () if ratio > 1.0 => format!("{ratio:.2} : 1"),
+                () if is_assumed(topology) => "unknown; taken as none".to_owned(),
+                () => format!("none ({ratio:.2})"),
+            },
         );
     }
     let gbps = |rate: Option<u64>| rate.map(|r| r as f64 / 1e9);
@@ -306,6 +315,11 @@ fn add_fabric(topology: &Topology, cut: Bisection, facts: &mut Facts, machine: &
     machine.insert("network_bisection_gbps".to_owned(), json!(gbps(cut.network)));
     machine.insert("nvlink_bisection_gbps".to_owned(), json!(gbps(cut.nvlink)));
     machine.insert("oversubscription".to_owned(), json!(oversubscription));
+}
+
+/// Whether nobody knows what the fabric carries.
+fn is_assumed(topology: &Topology) -> bool {
+    topology.assumptions.iter().any(|assumption| assumption.contains("over-subscription is unknown"))
 }
 
 fn verdict(topology: &Topology, hosts: &[usize], cut: Bisection) -> Verdict {
@@ -318,6 +332,7 @@ fn verdict(topology: &Topology, hosts: &[usize], cut: Bisection) -> Verdict {
     let (status, fabric) = match (cut.network, cut.oversubscription()) {
         (Some(0), _) => (Status::Warning, ", whose halves no network joins".to_owned()),
         (_, Some(ratio)) if ratio > 1.005 => (Status::Warning, format!(", on a fabric over-subscribed {ratio:.2} : 1")),
+        (_, Some(_)) if is_assumed(topology) => (Status::Ok, ", on a fabric taken to be of full bisection".to_owned()),
         (_, Some(_)) => (Status::Ok, ", on a fabric of full bisection".to_owned()),
         _ => (Status::Ok, String::new()),
     };

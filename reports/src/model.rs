@@ -49,7 +49,7 @@ pub struct Report {
 pub struct Input {
     /// Its role, such as `topology`.
     pub name: String,
-    /// Where it was read; none for built-in data.
+    /// Where it was read; of what is built in its name, as in `prior (built-in)`.
     pub path: Option<String>,
     /// Hash of its content, with the name of the function in front.
     pub hash: String,

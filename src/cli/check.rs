@@ -28,7 +28,8 @@ at a time.
                 time slower beyond --time-tolerance; an error against measurements beyond
                 --error-tolerance; a baseline that has no entry of the suite
   reported      a changed choice that loses nothing, a time that is faster, what is new or removed,
-                and `model moved, choice same`: a time that only our own model moved
+                and `model moved, choice same`: a time that only our own model moved;
+                what is new is not guarded before --update accepts it
   --strict      everything that is reported fails
 
 With nothing to report, stdout stays empty (JSON and JUnit are whole documents all the same).

@@ -228,14 +228,24 @@ pub(super) fn run(cli: Cli, given: &Named) -> Result<Code, Error> {
 /// Runs the command that parts are of, with what they say.
 fn merge(args: &merge::Args) -> Result<Code, Error> {
     let parts = Parts::read(&args.parts)?;
-    let words: Vec<OsString> = parts.command.iter().map(Into::into).collect();
-    let refused = || {
-        Error::usage(
-            format!("the parts are of `{}`, which is no command that is merged", parts.command.join(" ")),
-            "merge what sweep, check or plan wrote with --shard",
-        )
+    let words = ["collcast"].into_iter().chain(parts.command.iter().map(String::as_str));
+    let words: Vec<OsString> = words.map(Into::into).collect();
+    let refused = |why: &str, hint: &str| {
+        Error::usage(format!("the parts are of `{}`, which is {why}", parts.command.join(" ")), hint)
     };
-    let Parsed { cli, given, taken } = parsed(&words, call::asked()).map_err(|_| refused())?;
+    let other = || refused("no command that is merged", "merge what sweep, check or plan wrote with --shard");
+    let name = parts.command.iter().find(|word| !word.starts_with('-')).map(String::as_str);
+    if !matches!(name, Some("sweep" | "check" | "plan")) {
+        return Err(other());
+    }
+    let Parsed { cli, given, taken } = parsed(&words, call::asked()).map_err(|error| {
+        let text = error.to_string();
+        let what = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+        refused(
+            &format!("refused here: {what}"),
+            "merge in the folder where the parts were made, with the files that were there",
+        )
+    })?;
     call::with_defaults(taken);
     let (output, page) = (args.output.clone(), args.page.clone());
     match cli.command {
@@ -251,7 +261,7 @@ fn merge(args: &merge::Args) -> Result<Code, Error> {
             (of.output, of.page) = (output, page);
             plan::answer(&of, Some(&parts))
         }
-        _ => Err(refused()),
+        _ => Err(other()),
     }
 }
 

@@ -229,7 +229,7 @@ fn write_scripts(next: &Next, folder: &Path) -> Result<(), Error> {
 
 /// Plans where nothing was run yet.
 fn plan_first(args: &Args, folder: &Path) -> Result<Code, Error> {
-    let next = next::next(&[], &args.asked_next()?)?;
+    let next = next::next(&[], &[], &args.asked_next()?)?;
     write_scripts(&next, folder)?;
     args.output.print(&next.report(&args.then(folder)), None)?;
     Ok(Code::SUCCESS)

@@ -9,6 +9,8 @@ use super::row::Row;
 
 /// Sizes that scaling is read at: latency, the middle of training's messages, bandwidth.
 const READ_AT: [u64; 4] = [8 << 10, 1 << 20, 32 << 20, 1 << 30];
+/// Sizes that differ by less are one: of an all-gather over 24 ranks 8 KiB are 8,064 B, as each rank gives whole units of 16 B.
+const ROUNDED: f64 = 0.02;
 
 /// Scaling over numbers of hosts.
 #[derive(Clone, Debug, Serialize)]
@@ -84,37 +86,41 @@ fn points(fastest: &Fastest<'_>, fewest: u32) -> Vec<ScalingPoint> {
     collectives.dedup();
     let mut points = Vec::new();
     for collective in collectives {
-        // Sizes that every node count has (a total size rounds to whole elements per rank), by
-        // their place in the sweep.
         let by_nodes = by_nodes(fastest, collective);
-        let places = by_nodes.values().map(Vec::len).min().unwrap_or(0);
-        let size_at = |place: usize| by_nodes.values().next().map_or(0, |rows| rows[place].size_bytes);
-        let mut read: Vec<usize> = READ_AT
-            .iter()
-            .filter_map(|&wanted| (0..places).min_by_key(|&place| size_at(place).abs_diff(wanted)))
+        let Some(base) = by_nodes.get(&fewest) else { continue };
+        // Of each size of the fewest hosts what every number of hosts has beside it.
+        let common: Vec<Vec<&Row>> = (base.iter().filter(|row| row.size_bytes > 0))
+            .filter_map(|row| by_nodes.values().map(|rows| alike(row.size_bytes, rows)).collect())
+            .collect();
+        let size_of = |place: usize| common[place].first().map_or(0, |row| row.size_bytes);
+        let mut read: Vec<usize> = (READ_AT.iter())
+            .filter_map(|&wanted| (0..common.len()).min_by_key(|&place| size_of(place).abs_diff(wanted)))
             .collect();
         read.dedup();
-        for place in read {
-            let base = by_nodes.get(&fewest).map(|rows| rows[place].busbw_gbps).filter(|&base| base > 0.0);
-            points.extend(by_nodes.values().map(|rows| {
-                let row = rows[place];
-                ScalingPoint {
-                    collective,
-                    size_bytes: row.size_bytes,
-                    nodes: row.nodes,
-                    ranks: row.ranks,
-                    algorithm: row.algorithm,
-                    protocol: row.protocol,
-                    time_us: row.time_us,
-                    low_us: row.low_us,
-                    high_us: row.high_us,
-                    busbw_gbps: row.busbw_gbps,
-                    efficiency: base.map(|base| row.busbw_gbps / base),
-                }
+        for rows in read.into_iter().map(|place| &common[place]) {
+            let base = rows.first().map(|row| row.busbw_gbps).filter(|&base| base > 0.0);
+            points.extend(rows.iter().map(|row| ScalingPoint {
+                collective,
+                size_bytes: row.size_bytes,
+                nodes: row.nodes,
+                ranks: row.ranks,
+                algorithm: row.algorithm,
+                protocol: row.protocol,
+                time_us: row.time_us,
+                low_us: row.low_us,
+                high_us: row.high_us,
+                busbw_gbps: row.busbw_gbps,
+                efficiency: base.map(|base| row.busbw_gbps / base),
             }));
         }
     }
     points
+}
+
+/// The row of a size among those of another number of hosts, but for what rounding to whole units of a rank changes.
+fn alike<'a>(size: u64, rows: &[&'a Row]) -> Option<&'a Row> {
+    let nearest = rows.iter().min_by_key(|row| row.size_bytes.abs_diff(size))?;
+    (nearest.size_bytes.abs_diff(size) as f64 <= ROUNDED * size as f64).then_some(*nearest)
 }
 
 fn by_nodes<'a>(fastest: &Fastest<'a>, collective: Collective) -> BTreeMap<u32, Vec<&'a Row>> {

@@ -22,7 +22,7 @@ pub use advice::Change;
 pub use collectives::{Collectives, Role};
 pub use goal::{Written, write_goal};
 use loaded::{Loaded, failed, ms};
-pub use outcome::{Communication, Detail, Disturbed, Outcome, PathPart, Stream, Variant};
+pub use outcome::{Communication, Detail, Disturbed, LinkUse, Outcome, PathPart, Stream, Variant};
 pub use pictures::pictures;
 pub use profiled::profiled;
 pub use recorded::{is_recorded, recorded, write_recorded};

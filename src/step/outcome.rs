@@ -2,7 +2,9 @@
 
 use collcast_reports::model::Input;
 use collcast_scenarios::study::Breakdown;
+use collcast_sim::ids::LinkId;
 use collcast_sim::topology::Topology;
+use collcast_sim::units::SimTime;
 use collcast_sim::workload::{OpGraph, Step};
 use serde::Serialize;
 
@@ -42,9 +44,23 @@ pub struct Outcome {
     /// Its simulated step.
     #[serde(skip)]
     pub step: Step,
+    /// What its calls take of links.
+    #[serde(skip)]
+    pub link_use: Vec<LinkUse>,
     /// What its time consists of.
     #[serde(skip)]
     pub parts: Breakdown,
+}
+
+/// What a call takes of links while it runs, beside whatever else does; both ends of a call are one entry each.
+#[derive(Clone, Debug)]
+pub struct LinkUse {
+    /// From its first byte.
+    pub from: SimTime,
+    /// To its last one.
+    pub to: SimTime,
+    /// Share of each link's rate over this time, the busiest first.
+    pub links: Vec<(LinkId, f64)>,
 }
 
 /// A step under one set of values.

@@ -24,12 +24,11 @@ pub fn pictures(outcome: &Outcome) -> Vec<Figure> {
     let part = whole / PARTS as f64;
     let mut used: BTreeMap<LinkId, Vec<f64>> = BTreeMap::new();
     let mut seen: BTreeSet<(LinkId, SimTime, SimTime)> = BTreeSet::new();
-    for (rank, op, shares) in &step.link_shares {
-        let Some(activity) = step.ranks[*rank].activities.iter().find(|a| a.op == *op) else { continue };
-        let [from, to] = [activity.moves, activity.end].map(|at| (at - SimTime::default()).as_us());
-        for &(link, share) in shares {
+    for call in &outcome.link_use {
+        let [from, to] = [call.from, call.to].map(|at| (at - SimTime::default()).as_us());
+        for &(link, share) in &call.links {
             // Both ends of a call name it.
-            if to <= from || !seen.insert((link, activity.moves, activity.end)) {
+            if !seen.insert((link, call.from, call.to)) {
                 continue;
             }
             let times = used.entry(link).or_insert_with(|| vec![0.0; PARTS + 1]);
@@ -40,7 +39,7 @@ pub fn pictures(outcome: &Outcome) -> Vec<Figure> {
             }
         }
     }
-    // Calls that meet on a link share it, and take longer than alone.
+    // A call moves its bytes evenly here, and in truth more slowly while others do too.
     used.values_mut().flatten().for_each(|share| *share = share.min(1.0));
     let time = |index: usize| {
         let [from, to] = [index, index + 1].map(|at| part * at as f64 / 1e3);

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use collcast_scenarios::study::{self, Breakdown};
-use collcast_sim::workload::{Level, Mechanisms, OpGraph, Step};
+use collcast_sim::units::SimDuration;
+use collcast_sim::workload::fold::fold;
+use collcast_sim::workload::{Level, Mechanisms, OpGraph, Simulator, Step, What, WorkloadError};
 
 use super::loaded::{Machine, failed, ms};
-use super::outcome::{Communication, Detail, Outcome, PathPart, Stream, Variant};
+use super::outcome::{Communication, Detail, LinkUse, Outcome, PathPart, Stream, Variant};
 use crate::error::Error;
 use crate::site::assumptions;
 
@@ -31,6 +33,7 @@ pub(super) fn with_mechanisms(
     let simulator = machine.telling_simulator(1 + study::RUNS);
     let step = simulator.run(&graph, on, level).map_err(failed)?;
     let parts = study::breakdown(&simulator, &graph, &step).map_err(failed)?;
+    let link_use = link_use(&simulator, &graph, &step).map_err(failed)?;
     let grounds = machine.grounds();
     let mut notes = assumptions(&machine.topology, &machine.site.profile, &machine.settings, grounds.basis);
     notes.extend(machine.site.why.clone());
@@ -62,8 +65,49 @@ pub(super) fn with_mechanisms(
         site: machine.as_calls_see_it(),
         graph,
         step,
+        link_use,
         parts,
     })
+}
+
+/// What calls take of links: a call that something slows moves the same bytes in more time than alone.
+fn link_use(simulator: &Simulator<'_>, graph: &OpGraph, step: &Step) -> Result<Vec<LinkUse>, WorkloadError> {
+    if step.link_shares.is_empty() {
+        return Ok(Vec::new());
+    }
+    let classes = fold(graph, simulator.topology())?;
+    // What an operation of a rank takes alone; the simulator knows it from the run.
+    let alone = |lane: usize, op: usize| -> Result<SimDuration, WorkloadError> {
+        let rank = step.ranks[lane].rank;
+        let of = |slot: usize| {
+            let own = graph.ranks[rank.index()].groups[slot];
+            (own, classes.groups[classes.group[own]])
+        };
+        let time = match &graph.programs[step.ranks[lane].program].ops[op].what {
+            What::Collective(c) => simulator.collective(graph, &classes.group, of(c.group).1, c)?.time,
+            what @ (What::Send { group, bytes, mover } | What::Recv { group, bytes, mover }) => {
+                let (own, group) = of(*group);
+                let sends = matches!(what, What::Send { .. });
+                let sender = graph.groups[own].iter().copied().find(|&member| (member == rank) == sends);
+                let class = |of| classes.rank.get(of);
+                let first = graph.groups[group].first().and_then(|r| class(r.index()));
+                let back = sender.is_some_and(|sender| class(sender.index()) != first);
+                simulator.send(graph, &classes.group, group, (*bytes, back, *mover))?.time
+            }
+            _ => SimDuration::ZERO,
+        };
+        Ok(time)
+    };
+    let mut all = Vec::new();
+    for (lane, op, shares) in &step.link_shares {
+        let Some(activity) = step.ranks[*lane].activities.iter().find(|a| a.op == *op) else { continue };
+        let (from, to) = (activity.moves, activity.end);
+        if from < to {
+            let slower = alone(*lane, *op)?.as_us() / (to - from).as_us();
+            all.push(LinkUse { from, to, links: shares.iter().map(|&(link, share)| (link, share * slower)).collect() });
+        }
+    }
+    Ok(all)
 }
 
 fn variant(label: &str, graph: &OpGraph, step: &Step, parts: &Breakdown) -> Variant {

@@ -8,7 +8,7 @@ use collcast_sim::topology::Topology;
 use collcast_sim::units::SimTime;
 use collcast_sim::workload::{OpGraph, Step};
 
-use super::outcome::Outcome;
+use super::outcome::{LinkUse, Outcome};
 use crate::error::Error;
 
 /// Most links of one call that a timeline shows: the busiest.
@@ -19,12 +19,12 @@ const SHOWN_LINKS: usize = 4;
 /// # Errors
 /// None, while memory lasts.
 pub fn timeline(outcome: &Outcome) -> Result<Vec<u8>, Error> {
-    write(&outcome.topology, &outcome.graph, &outcome.step)
+    write(&outcome.topology, &outcome.graph, &outcome.step, &outcome.link_use)
         .map_err(|source| crate::files::failed("timeline".as_ref(), source))
 }
 
 /// Streams of every rank that was run, and how much of their busiest links calls use.
-fn write(topology: &Topology, graph: &OpGraph, step: &Step) -> std::io::Result<Vec<u8>> {
+fn write(topology: &Topology, graph: &OpGraph, step: &Step, calls: &[LinkUse]) -> std::io::Result<Vec<u8>> {
     let mut trace = TraceWriter::new(Vec::new())?;
     let links = u32::try_from(step.ranks.len()).unwrap_or(u32::MAX);
     for (process, rank) in (0..).zip(&step.ranks) {
@@ -57,15 +57,14 @@ fn write(topology: &Topology, graph: &OpGraph, step: &Step) -> std::io::Result<V
     trace.process_name(links, "links: % used by the calls under way")?;
     let mut steps: BTreeMap<LinkId, BTreeMap<SimTime, i64>> = BTreeMap::new();
     let mut seen: BTreeSet<(LinkId, SimTime, SimTime)> = BTreeSet::new();
-    for (rank, op, shares) in &step.link_shares {
-        let Some(activity) = step.ranks[*rank].activities.iter().find(|a| a.op == *op) else { continue };
-        for &(link, share) in shares.iter().take(SHOWN_LINKS) {
+    for call in calls {
+        for &(link, share) in call.links.iter().take(SHOWN_LINKS) {
             // Both ends of a call name it.
-            if activity.moves < activity.end && seen.insert((link, activity.moves, activity.end)) {
+            if seen.insert((link, call.from, call.to)) {
                 let percent = (share * 100.0).round() as i64;
                 let steps = steps.entry(link).or_default();
-                *steps.entry(activity.moves).or_default() += percent;
-                *steps.entry(activity.end).or_default() -= percent;
+                *steps.entry(call.from).or_default() += percent;
+                *steps.entry(call.to).or_default() -= percent;
             }
         }
     }

@@ -19,7 +19,9 @@ impl Outcome {
         report.warnings.clone_from(&outcome.warnings);
         report.tables.push(parameter_table(&outcome.constants, for_people));
         report.tables.push(error_table(outcome, for_people));
-        report.tables.push(split_table(&outcome.splits, for_people));
+        if !for_people || !outcome.splits.is_empty() {
+            report.tables.push(split_table(&outcome.splits, for_people));
+        }
         report.tables.push(worst_table(&outcome.worst, outcome.held_out.is_some()));
         report.verdict = Some(verdict(outcome, written));
         report
@@ -83,7 +85,11 @@ fn error_table(outcome: &Outcome, for_people: bool) -> Table {
     let held_out = outcome.held_out.map_or_else(String::new, |held| format!("; held out by {}", held.by));
     let mut table = Table::new("errors", format!("error = predicted / measured - 1{held_out}"), columns);
     let share = |value: f64| share(value, for_people);
-    for g in &outcome.groups {
+    // With one launch mode its groups are those of all.
+    let mut launches = outcome.groups.iter().filter_map(|g| g.launch);
+    let first = launches.next();
+    let once = for_people && launches.all(|launch| Some(launch) == first);
+    for g in outcome.groups.iter().filter(|g| !once || g.launch.is_none()) {
         table.push([
             g.protocol.map_or(ALL, Protocol::name).into(),
             g.launch.map_or(ALL, Launch::name).into(),
@@ -168,8 +174,7 @@ fn verdict(outcome: &Outcome, written: Option<&Path>) -> Verdict {
     let unknown = outcome.constants.len() - known;
     let loose = outcome.constants.iter().filter(|c| c.identified && c.high > WIDE * c.low).count();
     let loose = if loose > 0 { format!(", {loose} of them loosely") } else { String::new() };
-    let at_prior =
-        if unknown > 0 { format!("{loose}; {unknown} parameters are not told by these rows") } else { loose };
+    let at_prior = if unknown > 0 { format!("; {unknown} stay at their prior") } else { String::new() };
     let over = held.is_some_and(|h| h.mean_abs > WORSE * outcome.errors.mean_abs);
     if let Some(why) = &outcome.standing.refused {
         return Verdict {
@@ -186,21 +191,29 @@ fn verdict(outcome: &Outcome, written: Option<&Path>) -> Verdict {
     Verdict {
         status: if over { Status::Warning } else { Status::Ok },
         sentence: format!(
-            "{known} parameters fitted to {} rows{at_prior}: mean error {:.1}%{out}",
+            "{known} parameters fitted to {} rows{loose}, mean error {:.1}%{out}{at_prior}",
             outcome.rows,
             outcome.errors.mean_abs * 100.0
         ),
-        confidence: confidence(outcome.rows, held.filter(|_| !over)),
+        confidence: confidence(outcome.rows, held, over),
         basis: "fitted over the simulator".to_owned(),
         next: written.map(|path| format!("collcast validate OTHER_MEASUREMENTS --profile {}", path.display())),
     }
 }
 
-/// How sure forecasts of a fit are: by the errors on rows held back that it does well on.
-fn confidence(rows: usize, held: Option<Errors>) -> String {
-    let Some(Errors { p95_abs, .. }) = held.filter(|_| rows >= MANY) else {
-        return format!("{}: few rows, none held back, or worse on these", Level::Low);
+/// How sure forecasts of a fit are: by the errors on rows held back, where it does as well on them as on its own.
+fn confidence(rows: usize, held: Option<Errors>, over: bool) -> String {
+    let Some(Errors { p95_abs, .. }) = held else {
+        return format!("{}: no rows were held back to judge it", Level::Low);
     };
+    let low = match rows {
+        _ if over => Some(format!("errors on rows held back are more than {WORSE} times those on its own")),
+        ..MANY => Some(format!("{rows} rows are few: {MANY} or more tell")),
+        _ => None,
+    };
+    if let Some(why) = low {
+        return format!("{}: {why}", Level::Low);
+    }
     let level = Level::of(p95_abs, Basis::Predicted);
     format!("{level}: 95% of the rows held back are at most {:.0}% off", p95_abs * 100.0)
 }
@@ -217,11 +230,12 @@ mod tests {
             (MANY, held(0.15), "high: 95% of the rows held back are at most 15% off"),
             (MANY, held(0.25), "medium: "),
             (MANY, held(0.42), "low: 95% of the rows held back are at most 42% off"),
-            (MANY - 1, held(0.01), "low: few rows"),
-            (MANY, None, "low: few rows"),
+            (MANY - 1, held(0.01), "low: 199 rows are few"),
+            (MANY, None, "low: no rows were held back"),
         ] {
-            let said = confidence(rows, held);
+            let said = confidence(rows, held, false);
             assert!(said.starts_with(expected), "{rows} {held:?}: {said}");
         }
+        assert!(confidence(MANY, held(0.01), true).starts_with("low: errors on rows held back are more than 2 times"));
     }
 }

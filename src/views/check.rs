@@ -282,7 +282,7 @@ fn findings_table(findings: &[Finding], for_people: bool) -> Table {
         Column::text("size", "size"),
         Column::text("before", "before"),
         Column::text("after", "after"),
-        Column::number("change", "change"),
+        Column::number("change", if for_people { "change" } else { "change of time (1 is 100%)" }),
         Column::text("cause", "cause"),
     ];
     let title = "differences from the baseline; the change of a choice is in its predicted time";

@@ -36,7 +36,7 @@ pub fn prometheus(outcome: Option<&Outcome>, now: i64) -> String {
     let ok = outcome.is_some_and(|outcome| !outcome.failed);
     metric(
         "ok",
-        "1 where the run ended, its results were exact and no band of sizes is slow.",
+        "0 where the run failed, a result was wrong or a band of sizes is slow; collcast_state says whether it was judged.",
         &[(none(), f64::from(ok))],
     );
     metric("last_run_timestamp_seconds", "When the run ended.", &[(none(), now as f64)]);

@@ -1,5 +1,6 @@
 //! Whether a machine gives the bus bandwidth that it should: lines a size or a band, cases for CI, and one sentence.
 
+use collcast_hwbackend::read::End;
 use collcast_reports::model::{Bar, CaseOutcome, Cell, Column, Table, TestCase};
 use collcast_sim::collective::Launch;
 use collcast_sim::units::Bytes;
@@ -7,6 +8,7 @@ use collcast_sim::units::Bytes;
 use crate::health::{Band, Health, Judged, Line, Part, State};
 use crate::history::Trend;
 use crate::validate::{History, Outcome};
+use crate::values::few;
 
 /// Sizes up to which each has a line; more runs are told by bands.
 const LINES: usize = 48;
@@ -107,7 +109,7 @@ impl Against<'_> {
     /// How its own hosts changed, where it is judged by their past.
     fn own(&self, run: &Judged) -> Option<&Trend> {
         let is_its = |h: &&History| (&h.file, &h.run) == (&run.file, &run.run);
-        let is_like = |t: &&Trend| (t.collective, t.ranks) == (run.collective, run.ranks);
+        let is_like = |t: &&Trend| t.host_sets == 1 && (t.collective, t.ranks) == (run.collective, run.ranks);
         let by_past = self.0.by_past && run.kind.is_none();
         self.0.history.iter().flatten().filter(is_its).flat_map(|h| &h.trends).find(is_like).filter(|_| by_past)
     }
@@ -162,30 +164,87 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
     let count = health.runs.iter().filter(|run| run.state == health.state).count();
     let all = health.runs.len();
     let more = if all > 1 { format!(" ({count} of {all} runs)") } else { String::new() };
+    let cut = cut(health);
     let Some((run, band)) = health.decisive() else {
         let untold = health.runs.iter().find(|run| run.state == health.state);
         let of = untold.map_or_else(String::new, |run| format!(" of {}", run.file));
-        return format!("cannot tell{more}: no row{of} could be judged");
+        return format!("cannot tell{more}: no row{of} could be judged{cut}");
     };
     let told = told(run, band, against);
     match health.state {
         State::Slow => {
             let from =
                 against.since(run).unwrap_or_else(|| if band.unsteady { String::new() } else { slow_sizes(run) });
-            let file = if all > 1 { format!("; see {}", run.file) } else { String::new() };
-            format!("slow{more}: {told}{from}{file}")
+            format!("slow{more}: {told}{from}{}{cut}", places(health))
         }
-        State::Pass => format!("healthy{more}: {told}{}{}", below(run), lacking(run, against)),
+        State::Pass => format!("healthy{more}: {told}{}{}{}", below(run), lacking(run, against), places(health)),
         State::Unsure if band.state == State::Slow => {
             format!(
-                "cannot tell{more}: {told}; or NCCL chose another protocol there than forecast, since no other size is slow"
+                "cannot tell{more}: {told}; or NCCL chose another protocol there than forecast, since no other size is slow{}{cut}",
+                places(health)
             )
         }
         State::Unsure if band.state == State::Pass => {
-            format!("cannot tell{more}: {told}{}{}", below(run), lacking(run, against))
+            format!("cannot tell{more}: {told}{}{}{}{cut}", below(run), lacking(run, against), places(health))
         }
-        State::Unsure => format!("cannot tell{more}: {told}"),
+        State::Unsure => format!("cannot tell{more}: {told}{}{cut}", places(health)),
     }
+}
+
+/// The runs of the worst state, the slowest first.
+fn worst(health: &Health) -> Vec<&Judged> {
+    let mut runs: Vec<&Judged> = health.runs.iter().filter(|run| run.state == health.state).collect();
+    let share = |run: &Judged| run.decisive().map_or(f64::INFINITY, |band| band.share);
+    runs.sort_by(|a, b| share(a).total_cmp(&share(b)));
+    runs
+}
+
+/// The hosts of runs that each ran on one, without those that are there already.
+fn hosts_of<'r>(runs: &[&'r Judged]) -> Vec<&'r str> {
+    let hosts: Option<Vec<&str>> =
+        runs.iter().map(|run| <&[String; 1]>::try_from(&run.host_names[..]).ok().map(|[one]| one.as_str())).collect();
+    once(hosts.unwrap_or_default())
+}
+
+fn once<T: PartialEq>(all: Vec<T>) -> Vec<T> {
+    let mut kept: Vec<T> = Vec::new();
+    for one in all {
+        if !kept.contains(&one) {
+            kept.push(one);
+        }
+    }
+    kept
+}
+
+/// Of several runs, which are of the worst state: their hosts, and the files to look into.
+fn places(health: &Health) -> String {
+    let worst = worst(health);
+    let (true, Some(first)) = (health.runs.len() > 1, worst.first()) else { return String::new() };
+    let hosts = hosts_of(&worst);
+    let all = hosts_of(&health.runs.iter().collect::<Vec<_>>());
+    match health.state {
+        State::Pass if all.len() > 1 => format!("; the slowest is {}: {}", hosts[0], first.file),
+        State::Pass if are_several_files(health) => format!("; the slowest is {}", first.file),
+        State::Pass => String::new(),
+        // Where one host ran all of them its name tells nothing.
+        _ if !hosts.is_empty() && all.len() != 1 => format!("; on {}; see {}", few(&hosts), first.file),
+        _ => format!("; see {}", few(&once(worst.iter().map(|run| run.file.as_str()).collect()))),
+    }
+}
+
+/// The files whose runs were cut.
+fn cut(health: &Health) -> String {
+    let cut = health.runs.iter().filter(|run| run.end == End::Cut);
+    let files = once(cut.map(|run| run.file.as_str()).collect());
+    match files.len() {
+        0 => String::new(),
+        _ => format!("; cut before nccl-tests' last words: {}", few(&files)),
+    }
+}
+
+/// Whether runs were cut, so that nothing can be told of them.
+pub(super) fn is_cut(health: &Health) -> bool {
+    health.state == State::Unsure && health.runs.iter().any(|run| run.end == End::Cut)
 }
 
 /// The large sizes that lie below what healthy machines reach though their band does not, or is not slow.
@@ -267,11 +326,12 @@ pub(super) fn next(health: &Health, beside_runs: bool) -> Option<String> {
     match health.state {
         State::Pass => None,
         State::Slow if health.runs.iter().filter(|run| run.state == State::Slow).all(|run| run.hosts == Some(1)) => {
-            Some(
-                "measure pairs of its GPUs (`collcast bench --backend nccl --pairs`, from 3 on), to find which one is slow; \
+            let hosts = hosts_of(&worst(health));
+            let on = if health.runs.len() > 1 && !hosts.is_empty() { format!("on {}, ", few(&hosts)) } else { String::new() };
+            Some(format!(
+                "{on}measure pairs of its GPUs (`collcast bench --backend nccl --pairs`, from 3 on), to find which one is slow; \
                  `nvidia-smi nvlink -s`, `nvidia-smi -q -d CLOCK,PERFORMANCE`"
-                    .to_owned(),
-            )
+            ))
         }
         State::Slow if health.runs.iter().filter(|run| run.state == State::Slow).all(|run| run.hosts == Some(2)) => Some(
             "measure each of the two hosts alone with the same command; where both are well, test the NICs and links \
@@ -307,12 +367,16 @@ pub(super) fn cases(health: &Health, against: &Against<'_>) -> Vec<TestCase> {
                 message,
                 details: format!("{}, {}", run.file, range(band)),
             };
-            let untold = format!("cannot tell: {told}");
+            let untold = match run.end {
+                End::Whole => format!("cannot tell: {told}"),
+                End::Cut => format!("cannot tell: {told}; the run was stopped or the file cut"),
+                End::Failed => format!("cannot tell: {told}; the run failed"),
+            };
             cases.push(TestCase {
                 group: format!("{} {}", run.collective, run.run),
                 name: format!("{} ranks, {} sizes{of}", run.ranks, band.part.name()),
                 outcome: match (band.state, run.state) {
-                    (State::Pass, _) => CaseOutcome::Passed,
+                    (State::Pass, _) if run.end == End::Whole => CaseOutcome::Passed,
                     (State::Slow, State::Slow) if band.unsteady => failed("unsteady", told),
                     (State::Slow, State::Slow) => failed("slow", told),
                     (_, State::Unsure) if against.0.gate.require_pass => failed("unsure", untold),

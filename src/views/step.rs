@@ -112,10 +112,10 @@ fn variants(variants: &[Variant]) -> Table {
     columns.extend([
         Column::number("compute_ms", "without calls ms"),
         Column::number("exposed_ms", "exposed ms"),
-        Column::number("interference_ms", "interference"),
-        Column::number("launch_ms", "launch"),
-        Column::number("framework_ms", "framework"),
-        Column::number("unhidden_ms", "not hidden"),
+        Column::number("interference_ms", "interference ms"),
+        Column::number("launch_ms", "launch ms"),
+        Column::number("framework_ms", "framework ms"),
+        Column::number("unhidden_ms", "not hidden ms"),
         Column::number("bubble_ms", "bubble ms"),
         Column::number("events", "events"),
     ]);
@@ -166,12 +166,11 @@ fn communication(detail: &Detail) -> Table {
         Column::text("kind", "communication"),
         Column::number("calls", "calls"),
         Column::number("busy_ms", "busy ms"),
-        Column::number("exposed_ms", "exposed ms"),
+        Column::number("exposed_ms", "alone ms"),
         Column::number("waits_ms", "waits ms"),
         Column::text("how", "how"),
     ];
-    let title =
-        "communication by kind: exposed is without any computation beside it, as are waits for other ranks before";
+    let title = "communication by kind; alone: without any computation beside it, as are waits for other ranks before";
     let mut table = Table::new("communication", title, columns);
     for c in &detail.communication {
         table.push([
@@ -238,8 +237,8 @@ fn disturbed(detail: &Detail) -> Table {
     let columns = [
         Column::text("case", "case"),
         Column::number("step_ms", "step ms"),
-        Column::number("low_ms", "shortest"),
-        Column::number("high_ms", "longest"),
+        Column::number("low_ms", "shortest ms"),
+        Column::number("high_ms", "longest ms"),
         Column::text("seeds", "seeds"),
     ];
     let mut table = Table::new("disturbed", "stragglers and jitter", columns);

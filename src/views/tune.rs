@@ -31,19 +31,29 @@ impl Outcome {
         let shown = outcome.ranges.iter().filter(|range| !show.changes_only || range.changes);
         let named = outcome.ranges.iter().any(|range| range.communicator.is_some());
         report.tables.push(range_table(shown, (named, show.for_people)));
-        report.tables.push(regret_table(&outcome.regrets, named));
+        report.tables.push(regret_table(&outcome.regrets, named, show.for_people));
         if let Some(step) = &outcome.step {
             report.tables.push(call_table(outcome));
-            report.tables.push(step_table(step));
+            report.tables.push(step_table(step, show.for_people));
         }
-        report.tables.push(variable_table(&outcome.variables));
+        report.tables.push(variable_table(&outcome.variables, show.for_people));
         // Programs find the table, empty or not.
         if !show.for_people || !outcome.process.tried.is_empty() {
-            report.tables.push(process_table(&outcome.process));
+            report.tables.push(process_table(&outcome.process, show.for_people));
         }
         report.verdict = Some(verdict(outcome, show.written));
         report
     }
+}
+
+/// A fraction as files have it; in percent for people.
+fn share(fraction: f64, for_people: bool) -> Cell {
+    if for_people { Cell::float(100.0 * fraction, 1) } else { Cell::float(fraction, 3) }
+}
+
+/// A heading of fractions, with the unit that people read.
+fn heading(words: &str, for_people: bool) -> String {
+    if for_people { format!("{words} %") } else { words.to_owned() }
 }
 
 fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people): (bool, bool)) -> Table {
@@ -56,17 +66,19 @@ fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people):
         Column::text("protocol", "protocol"),
         Column::number("channels", "ch"),
         Column::number("predicted_us", "forecast us"),
-        Column::text("default_algorithm", "NCCL takes"),
-        Column::text("default_protocol", "with"),
+        Column::text("default_algorithm", "NCCL algorithm"),
+        Column::text("default_protocol", "NCCL protocol"),
         Column::number("default_predicted_us", "NCCL us"),
-        Column::number("gain", "gain").barred(Bar::OfLargest),
+        Column::number("gain", heading("gain", for_people)).barred(Bar::OfLargest),
         Column::text("basis", "basis"),
         Column::number("measured_us", "measured us"),
         Column::number("default_measured_us", "NCCL measured us"),
     ];
-    let title =
-        "What to take (ch as in tuner.csv at the largest size; times and gains are geometric means over the sizes)";
-    let mut table = Table::new("rows", title, whose(named).into_iter().chain(columns));
+    let mut table = Table::new(
+        "rows",
+        "What to take: times and gains are geometric means over the sizes",
+        whose(named).into_iter().chain(columns),
+    );
     for r in ranges {
         let cells = [
             r.collective.name().into(),
@@ -80,7 +92,7 @@ fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people):
             r.default_pair.0.name().into(),
             r.default_pair.1.name().into(),
             Cell::float(r.default_predicted_us, 2),
-            Cell::float(r.gain, 3),
+            share(r.gain, for_people),
             r.basis.name().into(),
             r.measured_us.map(|us| Cell::float(us, 2)).into(),
             r.default_measured_us.map(|us| Cell::float(us, 2)).into(),
@@ -110,9 +122,9 @@ fn call_table(outcome: &Outcome) -> Table {
         Column::text("algorithm", "algorithm"),
         Column::text("protocol", "protocol"),
         Column::number("time_us", "us"),
-        Column::text("default_algorithm", "NCCL's"),
-        Column::text("default_protocol", "choice"),
-        Column::number("default_time_us", "us"),
+        Column::text("default_algorithm", "NCCL algorithm"),
+        Column::text("default_protocol", "NCCL protocol"),
+        Column::number("default_time_us", "NCCL us"),
     ];
     let mut table = Table::new("calls", "The calls of a step, for one rank", columns);
     for call in outcome.asked() {
@@ -133,53 +145,54 @@ fn call_table(outcome: &Outcome) -> Table {
     table
 }
 
-fn step_table(step: &StepGain) -> Table {
+fn step_table(step: &StepGain, for_people: bool) -> Table {
     let columns = [
         Column::number("default_ms", "by NCCL's choice ms"),
         Column::number("tuned_ms", "with the table ms"),
-        Column::number("saved", "saved"),
+        Column::number("saved", heading("saved", for_people)),
     ];
     let mut table = Table::new("step", "The step, simulated", columns);
-    table.push([Cell::float(step.default_ms, 3), Cell::float(step.tuned_ms, 3), Cell::float(step.saved(), 3)]);
+    table.push([Cell::float(step.default_ms, 3), Cell::float(step.tuned_ms, 3), share(step.saved(), for_people)]);
     table
 }
 
-fn regret_table(regrets: &[Regret], named: bool) -> Table {
+fn regret_table(regrets: &[Regret], named: bool, for_people: bool) -> Table {
     let columns = [
         Column::text("collective", "collective"),
         Column::text("basis", "by"),
         Column::number("sizes", "sizes"),
-        Column::number("default_mean", "NCCL's mean"),
-        Column::number("default_max", "max"),
+        Column::number("default_mean", heading("lost by NCCL, mean", for_people)),
+        Column::number("default_max", heading("worst", for_people)),
         Column::number("default_max_at_bytes", "at"),
-        Column::number("forecast_mean", "forecast's mean"),
-        Column::number("forecast_max", "max"),
+        Column::number("forecast_mean", heading("lost by forecasts alone, mean", for_people)),
+        Column::number("forecast_max", heading("worst", for_people)),
     ];
+    let share = |fraction: f64| share(fraction, for_people);
     let columns = whose(named).into_iter().chain(columns);
-    let mut table = Table::new("regret", "Time lost to the best choice, as a fraction of it", columns);
+    let mut table = Table::new("regret", "Time lost against the best choice at each size", columns);
     for r in regrets {
         let cells = [
             r.collective.name().into(),
             r.basis.name().into(),
             r.sizes.into(),
-            Cell::float(r.default.mean, 3),
-            Cell::float(r.default.max, 3),
+            share(r.default.mean),
+            share(r.default.max),
             r.default.max_at_bytes.into(),
-            r.forecast.as_ref().map(|f| Cell::float(f.mean, 3)).into(),
-            r.forecast.as_ref().map(|f| Cell::float(f.max, 3)).into(),
+            r.forecast.as_ref().map(|f| share(f.mean)).into(),
+            r.forecast.as_ref().map(|f| share(f.max)).into(),
         ];
         table.push(name(named, r.communicator.as_ref()).into_iter().chain(cells));
     }
     table
 }
 
-fn variable_table(variables: &Variables) -> Table {
+fn variable_table(variables: &Variables, for_people: bool) -> Table {
     let columns = [
         Column::text("collective", "collective"),
         Column::text("algorithms", "NCCL_ALGO"),
         Column::text("protocols", "NCCL_PROTO"),
         Column::number("sizes", "sizes that gain"),
-        Column::number("gain_max", "most"),
+        Column::number("gain_max", heading("most", for_people)),
     ];
     let title = match variables.lines.as_slice() {
         [] => format!("Environment: none ({})", variables.why),
@@ -194,26 +207,27 @@ fn variable_table(variables: &Variables) -> Table {
             algorithms.join(",").into(),
             protocols.join(",").into(),
             e.sizes.into(),
-            Cell::float(e.gain, 3),
+            share(e.gain, for_people),
         ]);
     }
     table
 }
 
-fn process_table(process: &Process) -> Table {
+fn process_table(process: &Process, for_people: bool) -> Table {
     let columns = [
         Column::text("settings", "settings"),
         Column::text("advice", "advice"),
-        Column::number("gain", "gain").barred(Bar::OfLargest),
-        Column::number("doubt", "doubt"),
-        Column::number("default_spread", "rounds without differ by"),
-        Column::number("spread", "with"),
+        Column::number("gain", heading("gain", for_people)).barred(Bar::OfLargest),
+        Column::number("doubt", heading("doubt", for_people)),
+        Column::number("default_spread", heading("rounds without differ by", for_people)),
+        Column::number("spread", heading("rounds with differ by", for_people)),
         Column::number("rounds", "rounds"),
         Column::number("calls", "calls"),
         Column::text("least_collective", "gains least"),
         Column::number("least_size_bytes", "size"),
-        Column::number("least_gain", "gain"),
+        Column::number("least_gain", heading("its gain", for_people)),
     ];
+    let share = |fraction: f64| share(fraction, for_people);
     let title = match process.advised() {
         None => "The whole process: NCCL's threads and FIFOs stand",
         Some(_) => "The whole process, with the table",
@@ -224,15 +238,15 @@ fn process_table(process: &Process) -> Table {
         table.push([
             tried.words().into(),
             tried.finding.name().into(),
-            Cell::float(tried.gain, 3),
-            tried.doubt.map(|doubt| Cell::float(doubt, 3)).into(),
-            tried.spread.map(|spread| Cell::float(spread.0, 3)).into(),
-            tried.spread.map(|spread| Cell::float(spread.1, 3)).into(),
+            share(tried.gain),
+            tried.doubt.map(share).into(),
+            tried.spread.map(|spread| share(spread.0)).into(),
+            tried.spread.map(|spread| share(spread.1)).into(),
             tried.rounds.into(),
             tried.calls.into(),
             least.map(|least| least.collective.name()).into(),
             least.map(|least| least.size_bytes).into(),
-            least.map(|least| Cell::float(least.gain, 3)).into(),
+            least.map(|least| share(least.gain)).into(),
         ]);
     }
     table

@@ -69,6 +69,8 @@ pub(super) struct HostTree {
     pub(super) roots: Vec<usize>,
     /// The NVSwitches as one; empty for none.
     pub(super) nvswitch: Vec<String>,
+    /// The same for a box of one GPU's width.
+    nvswitch_narrow: Vec<String>,
     nvswitch_shared: bool,
     nvswitches: BTreeSet<VertexId>,
     /// From a GPU to all NVSwitches together.
@@ -225,6 +227,7 @@ impl<'a> Builder<'a> {
             nodes: Vec::new(),
             roots: Vec::new(),
             nvswitch: Vec::new(),
+            nvswitch_narrow: Vec::new(),
             nvswitch_shared: false,
             nvswitches: BTreeSet::new(),
             to_nvswitch: BTreeMap::new(),
@@ -416,12 +419,20 @@ impl<'a> Builder<'a> {
             let rate = bundles_from(topology, first);
             let name = short_name(&topology.vertex(first).name);
             let ports = rate.get(&LinkKind::Nvlink).map_or(0, |b| b.width);
-            tree.nvswitch = vec![match (switches.len(), tree.nvswitch_shared) {
-                (1, false) => format!("NVSwitch {name} ({ports} ports in use)"),
-                (n, false) => format!("{n} NVSwitches"),
-                (1, true) => format!("NVSwitch {name}, shared with other hosts"),
-                (n, true) => format!("{n} NVSwitches, shared with other hosts"),
-            }];
+            let (count, use_of) = match (switches.len(), tree.nvswitch_shared) {
+                (1, false) => ("NVSwitch".to_owned(), format!("{ports} ports in use")),
+                (n, false) => (format!("{n} NVSwitches"), String::new()),
+                (1, true) => ("NVSwitch".to_owned(), "shared".to_owned()),
+                (n, true) => (format!("{n} NVSwitches"), "shared".to_owned()),
+            };
+            let words = match (switches.len(), tree.nvswitch_shared) {
+                (1, false) => format!("{count} {name} ({use_of})"),
+                (1, true) => format!("{count} {name}, {use_of} with other hosts"),
+                (_, true) => format!("{count}, {use_of} with other hosts"),
+                (_, false) => count.clone(),
+            };
+            tree.nvswitch = vec![words];
+            tree.nvswitch_narrow = [count, use_of].into_iter().filter(|line| !line.is_empty()).collect();
         }
         tree.nvswitches = switches;
     }
@@ -680,7 +691,8 @@ impl<'a> Layout<'a> {
 
         if let Some(area) = self.nvswitch.map(at) {
             let fill = if tree.nvswitch_shared { Fill::Elided } else { Fill::NvSwitch };
-            canvas.labelled(area, fill, &tree.nvswitch);
+            let fits = tree.nvswitch.iter().all(|line| small_width(line) < area.w * 6 / 7);
+            canvas.labelled(area, fill, if fits { &tree.nvswitch } else { &tree.nvswitch_narrow });
             for (&place, bundle) in &tree.to_nvswitch {
                 let gpu = at(self.areas[place]);
                 let x = gpu.x + gpu.w / 2;

@@ -32,7 +32,7 @@ const MARKS: [usize; 6] = [4_000, 1_500, 500, 150, 60, 25];
 /// Reports below each other on one page.
 pub fn render(reports: &[Report]) -> String {
     let title = match reports {
-        [one] => format!("collcast {}", one.kind),
+        [one] => format!("collcast {}", command_of(one)),
         several => format!("collcast: {} reports", several.len()),
     };
     let mut room = BYTES_MAX;
@@ -70,6 +70,12 @@ pub fn render(reports: &[Report]) -> String {
         }
     };
     svg::drawn(&page.into_string())
+}
+
+/// The command that answered: a step of `trace --on` is a report of the kind that `simulate` makes.
+fn command_of(report: &Report) -> &str {
+    let words = report.command.as_deref().map(|command| command.split(' '));
+    words.and_then(|mut words| words.nth(1)).unwrap_or(report.kind)
 }
 
 /// What a list of reports calls one.
@@ -150,7 +156,7 @@ fn answer(report: &Report, among: bool) -> Markup {
     html! {
         section class=(class) {
             p class="kind" {
-                b { (mark) } " " @if among { (title_of(report)) } @else { (report.kind) }
+                b { (mark) } " " @if among { (title_of(report)) } @else { (command_of(report)) }
                 @if report.predicted { " \u{b7} predicted, not measured" }
             }
             h1 class=[(first.len() > LONG_ANSWER).then_some("long")] { (words(&first)) }

@@ -86,6 +86,14 @@
       }
     };
     show(0);
+    // Where the picture is wider than the screen, what is busiest comes first.
+    const wires = parts.filter(([part]) => part.matches(".wire"));
+    const [busiest] = wires.sort((a, b) => b[1][0] - a[1][0])[0] || [];
+    if (busiest) {
+      const { parentElement: scroll, viewBox } = machine;
+      const box = busiest.getBBox();
+      scroll.scrollLeft = (box.x + box.width / 2) / viewBox.baseVal.width * scroll.scrollWidth - scroll.clientWidth / 2;
+    }
     if (times.length > 1) {
       const slider = make("input", { type: "range", min: 0, max: times.length - 1, value: 0 });
       const when = make("output", { className: "step" });

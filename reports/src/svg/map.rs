@@ -14,8 +14,10 @@ const BESIDE: f64 = 150.0;
 const ABOVE: f64 = 18.0;
 const TOP: f64 = 8.0;
 /// Height of a row, and of a line of words in it.
-const ROW: f64 = 46.0;
+const ROW: f64 = 58.0;
 const LINE: f64 = 14.0;
+/// Lines of a box at most.
+const LINES: usize = 3;
 /// Boxes narrower than this hold no words.
 const WORDS: f64 = 24.0;
 
@@ -59,9 +61,10 @@ pub(super) fn draw(map: &Map, marks: usize, width: f64) -> Option<(f64, Markup)>
                     rect class=(format!("cell c{}", range.hue.0)) x=(px(from + 0.75)) y=(px(top + 1.5)) width=(px((to - from - 1.5).max(1.0))) height=(px(ROW - 5.0)) rx="3" {}
                     rect class=(format!("fill c{}", range.hue.0)) x=(px(from + 0.75)) y=(px(top + 1.5)) width=(px((to - from - 1.5).max(1.0))) height="4" {}
                     @if to - from >= WORDS {
-                        @let lines: Vec<&String> = range.words.iter().filter(|word| text_width(word) <= to - from - 3.0).take(2).collect();
-                        @for (line, word) in lines.iter().enumerate() {
-                            text class="small" x=(px(middle)) y=(px(top + 20.0 + LINE * line as f64)) text-anchor="middle" { (word) }
+                        @let lines = lines(&range.words, to - from - 3.0);
+                        @let first = top + (ROW - LINE * lines.len() as f64) / 2.0 + 10.0;
+                        @for (line, words) in lines.iter().enumerate() {
+                            text class="small" x=(px(middle)) y=(px(first + LINE * line as f64)) text-anchor="middle" { (words) }
                         }
                     }
                 }
@@ -69,6 +72,23 @@ pub(super) fn draw(map: &Map, marks: usize, width: f64) -> Option<(f64, Markup)>
         }
     };
     Some((bottom + if every > 1 { 60.0 } else { 44.0 }, inner))
+}
+
+/// Words in lines of a box: the first by itself, then as many on a line as find room. Words without room are left out.
+fn lines(words: &[String], room: f64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for (place, word) in words.iter().enumerate().filter(|(_, word)| text_width(word) <= room) {
+        let joined = lines.last().filter(|_| place > 1).map(|last| format!("{last} {word}"));
+        match joined.filter(|joined| text_width(joined) <= room) {
+            Some(joined) => {
+                lines.pop();
+                lines.push(joined);
+            }
+            None if lines.len() < LINES => lines.push(word.clone()),
+            None => {}
+        }
+    }
+    lines
 }
 
 /// Where a range is drawn from and to: half way to its neighbours on a logarithmic axis, and as far beyond the outermost.

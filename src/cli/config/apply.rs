@@ -10,7 +10,7 @@ use collcast::Error;
 use collcast_sim::collective::nearest;
 
 use super::file;
-use super::known::{Default, NEVER, OTHERS, PREFIX, may, options, variable};
+use super::known::{Default, OTHERS, PREFIX, has_none, may, options, variable};
 
 /// Commands that shells and packages run: no default changes what they write.
 const WITHOUT: [&str; 2] = ["completions", "man"];
@@ -61,7 +61,7 @@ pub(in super::super) fn misspelt(all: &Command) -> Vec<String> {
         ours.filter(|name| name.starts_with(PREFIX) && !OTHERS.contains(&name.as_str()) && !known.contains(name));
     let told = |name: String| {
         let option = name[PREFIX.len()..].replace('_', "-").to_lowercase();
-        if NEVER.contains(&option.as_str()) {
+        if has_none(&option) {
             return Some(format!("{name} sets nothing: --{option} is given each time"));
         }
         // The beginning that all share makes none alike.

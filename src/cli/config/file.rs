@@ -8,7 +8,7 @@ use collcast::files::read_text;
 use collcast_sim::collective::nearest;
 use toml::de::{DeTable, DeValue};
 
-use super::known::{Default, FILE, NEVER, folder, options};
+use super::known::{Default, FILE, folder, has_none, options};
 
 /// The file, where there is one.
 pub(super) fn path() -> Option<PathBuf> {
@@ -73,8 +73,8 @@ impl Reader<'_> {
                 continue;
             }
             let known = options(command);
-            if NEVER.contains(&key) {
-                let hint = "give it each time, since it says what is written or what a command is for";
+            if has_none(key) {
+                let hint = "give it each time: it says what a command is for, what it writes, or what it tells";
                 return Err(self.refused(at, &format!("`{key}` has no default"), hint));
             }
             // Another command's old spelling may be what this one is called.

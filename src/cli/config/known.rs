@@ -13,7 +13,7 @@ pub(super) const SHOW: &str = "show_config";
 /// Options of the program itself, which say how it talks; a default would silence the note that tells of it.
 pub(super) const OWN: [&str; 2] = [SHOW, "quiet"];
 /// Options that no default gives: what is written, where, and whether something is replaced is said each time.
-pub(super) const NEVER: [&str; 21] = [
+const NEVER: [&str; 21] = [
     "baseline",
     "break-even",
     "chakra",
@@ -77,13 +77,15 @@ pub(in super::super) fn folder() -> Option<PathBuf> {
     configuration.or_else(home).map(|folder| folder.join("collcast"))
 }
 
+/// Whether an option has no default, by its name without dashes in front.
+pub(super) fn has_none(option: &str) -> bool {
+    NEVER.contains(&option) || OWN.contains(&option.replace('-', "_").as_str())
+}
+
 /// Whether an option may have a default.
 pub(super) fn may(arg: &Arg) -> bool {
     let automatic = matches!(arg.get_action(), ArgAction::Help | ArgAction::Version);
-    arg.get_long().is_some_and(|long| !NEVER.contains(&long))
-        && !automatic
-        && !arg.is_hide_set()
-        && !OWN.contains(&arg.get_id().as_str())
+    arg.get_long().is_some_and(|long| !has_none(long)) && !automatic && !arg.is_hide_set()
 }
 
 /// The variable of an option.

@@ -48,16 +48,19 @@ fn about(bytes: f64) -> String {
     format!("{size:.digits$} {unit}")
 }
 
+/// Beginnings of the names of parts that communication adds to a step.
+const EXPOSED: [&str; 5] = ["exposed", "not hidden", "copies of the framework", "launches", "interference"];
+
 /// Where a step goes.
 pub(super) fn parts(report: &Report) -> Vec<Figure> {
-    let exposed = |row: Row<'_>| row.text("part").starts_with("exposed");
+    let exposed = |row: Row<'_>| EXPOSED.iter().any(|part| row.text("part").starts_with(part));
     let of = rows(report, "parts");
     let bar = |row: Row<'_>| {
         let hue = if exposed(row) { BAD } else { Hue(0) };
-        let name = if exposed(row) { "exposed communication" } else { "" };
+        let name = if exposed(row) { "exposed" } else { "" };
         Some(Bar { label: row.text("part").to_owned(), parts: vec![(name.to_owned(), row.number("share")?, hue)] })
     };
-    let caption = "Each part as a share of the step. Exposed communication is what no kernel hides.";
+    let caption = "Each part as a share of the step. Exposed: what communication adds to it.";
     figure("Where a step goes", caption, "share of the step (%)", of.filter_map(bar).collect())
 }
 
@@ -110,7 +113,7 @@ pub(super) fn links(report: &Report) -> Vec<Figure> {
         if kind.is_empty() { row.text("link").to_owned() } else { format!("{} ({kind})", row.text("link")) }
     };
     let bars = plain(rows(report, "links"), label, |row| row.number("utilisation"), |_| Hue(0));
-    let caption = "Share of a link's rate that is taken while the call runs, protocol overhead included.";
+    let caption = "Share of a link's rate that is taken over the whole call or step, protocol overhead included.";
     figure("The busiest links", caption, "used (%)", bars)
 }
 
@@ -154,7 +157,7 @@ pub(super) fn gains(report: &Report) -> Vec<Figure> {
         let from = about(row.number("size_min_bytes").unwrap_or(0.0));
         format!("{} from {from}: {}/{}", row.text("collective"), row.text("algorithm"), row.text("protocol"))
     };
-    let bars = plain(changes, label, |row| Some(100.0 * row.number("gain")?), |_| GOOD);
+    let bars = plain(changes, label, |row| row.percent("gain"), |_| GOOD);
     let caption = "Time saved by each change that is advised, as a share of the time with NCCL's choice.";
     figure("What the changes save", caption, "time saved (%)", bars)
 }
@@ -163,7 +166,7 @@ pub(super) fn gains(report: &Report) -> Vec<Figure> {
 pub(super) fn findings(report: &Report) -> Vec<Figure> {
     let label = |row: Row<'_>| format!("{} {} {}", row.text("machine"), row.text("collective"), row.text("size"));
     let hue = |change: f64| if change > 0.0 { BAD } else { GOOD };
-    let bars = plain(rows(report, "findings"), label, |row| Some(100.0 * row.number("change")?), hue);
+    let bars = plain(rows(report, "findings"), label, |row| row.percent("change"), hue);
     let caption = "Change of the forecast time since the baseline, by finding. To the right it is longer.";
     figure("What moved since the baseline", caption, "change (%)", bars)
 }

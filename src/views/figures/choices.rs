@@ -41,8 +41,8 @@ fn joined(rows: &[Row<'_>]) -> Vec<Range> {
 }
 
 fn words(algorithm: &str, protocol: &str, channels: &str) -> Vec<String> {
-    let channels = if channels.is_empty() { String::new() } else { format!(" {channels} ch") };
-    vec![algorithm.to_owned(), format!("{protocol}{channels}")]
+    let channels = (!channels.is_empty()).then(|| format!("{channels} ch"));
+    [algorithm, protocol].into_iter().map(str::to_owned).chain(channels).collect()
 }
 
 /// What NCCL takes, and what `tune` advises.
@@ -61,7 +61,9 @@ pub(super) fn advised(report: &Report) -> Vec<Figure> {
             let range = |row: &Row<'_>| {
                 let keeps = label == "advised" && row.text("advice") != "change";
                 let (from, to) = (row.number("size_min_bytes")?, row.number("size_max_bytes").unwrap_or(f64::MAX));
-                let mut words = words(row.text(of), row.text(by), &row.shown(with));
+                // What is kept has the channels that NCCL gives it.
+                let channels = if keeps { String::new() } else { row.shown(with) };
+                let mut words = words(row.text(of), row.text(by), &channels);
                 if keeps {
                     words.push("as NCCL".to_owned());
                 }

@@ -31,6 +31,12 @@ impl<'r> Row<'r> {
         }
     }
 
+    /// A share in percent: files have it as a fraction, tables for people as its heading says.
+    pub(super) fn percent(self, key: &str) -> Option<f64> {
+        let heading = self.table.columns.iter().find(|column| column.key == key).map(|column| column.heading.as_str());
+        Some(self.number(key)? * if heading?.ends_with('%') { 1.0 } else { 100.0 })
+    }
+
     /// Words; empty where there are none.
     pub(super) fn text(self, key: &str) -> &'r str {
         match self.cell(key) {

@@ -66,7 +66,6 @@ pub(super) fn break_even(report: &Report) -> Vec<Figure> {
     }
     series.extend(published);
     let plane = Plane { x: Axis::count("tokens of the prompt"), y: Axis::log("time (ms)"), series };
-    let caption = "Lines: forecasts of an idle worker. Points: published, on the machine that their note names. Below a line \
-                   it is faster.";
+    let caption = "Lower is faster. Lines: forecasts, with the worker idle. Points: published times; the table below names their machine.";
     vec![Figure::new("Compute a cache again, or fetch it", caption, Drawing::Plane(plane))]
 }

@@ -187,6 +187,7 @@ def plan(
     framework: _Values | None = None,
     overlap_tensor: bool | None = None,
     overlap_experts: bool | None = None,
+    fuse_experts: bool | None = None,
     dispatch: _Values | None = None,
     tokens: _Values | None = None,
     price: _Values | None = None,
