@@ -381,8 +381,8 @@ fn runs_of_other_machines_are_not_judged() {
             0,
             &["cannot tell", "1 GiB alone reaches 33%"],
         ),
-        (middle(1.4), 0, &["ok: healthy", "; but 8 MiB to 512 MiB reaches 71%, as healthy machines may (64% or more)"]),
-        (middle(1.53), 0, &["cannot tell", "; but 8 MiB to 512 MiB reaches 65%", "NCCL_DEBUG_SUBSYS=TUNING"]),
+        (middle(1.4), 0, &["ok: healthy", "; but 8 MiB to 256 MiB reaches 71%, as healthy machines may (67% or more)"]),
+        (middle(1.53), 0, &["cannot tell", "; but 8 MiB to 256 MiB reaches 65%", "NCCL_DEBUG_SUBSYS=TUNING"]),
     ] {
         let (code, said) = said(&text);
         assert_eq!(code, expected, "{said}");

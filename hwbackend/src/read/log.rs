@@ -105,8 +105,11 @@ impl Reader<'_> {
         if !commented && self.broken_row(number, text)? {
             return Ok(());
         }
+        let rows = self.run.rows.len();
         if !commented && self.data_line(number, text)? {
-            self.written_by(number, tags);
+            if self.run.rows.len() > rows {
+                self.written_by(number, tags);
+            }
             return Ok(());
         }
         if !self.header_line(number, text, commented)? {
