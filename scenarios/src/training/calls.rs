@@ -400,7 +400,7 @@ mod tests {
         answer(&Calls::new(Predictor::new(&topology, &profile), device, settings))
     }
 
-    /// Goal: what a group too large to be simulated takes is what it would take if it were, to 6%: loops of a channel come in
+    /// Goal: what a group too large to be simulated takes is what it would take if it were, to 7%: loops of a channel come in
     /// whole numbers.
     /// Method: 96 hosts, one rank of each, by both ways.
     #[test]
@@ -411,7 +411,7 @@ mod tests {
                 let exchange = Exchange::Collective(collective);
                 let extended = calls.cost(shape, exchange, bytes).unwrap().unwrap().seconds;
                 let simulated = calls.simulated(shape, exchange, (bytes, shape.size)).unwrap().seconds;
-                assert!((extended / simulated - 1.0).abs() < 0.06, "{collective} {bytes}: {extended} {simulated}");
+                assert!((extended / simulated - 1.0).abs() < 0.07, "{collective} {bytes}: {extended} {simulated}");
             }
         });
     }
