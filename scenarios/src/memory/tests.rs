@@ -309,13 +309,12 @@ fn schedules_hold_what_their_authors_say() {
     assert_eq!(in_flight(&parallel, 0, &chunks[0], false), (31.0 + 3.0 * 32.0) / 7.0);
     // Where passes are paired a layer more is held, if there are enough micro-batches for a pair.
     let paired = |layout: &str, stage, chunks: &[u64]| {
-        let parallel = Parallel::parse(layout).unwrap();
-        [false, true].map(|paired| in_flight(&parallel, stage, chunks, paired))
+        let parallel = Parallel::parse(layout).ok()?;
+        Some([false, true].map(|paired| in_flight(&parallel, stage, chunks, paired)))
     };
-    assert_eq!(paired("gbs=1", 0, &[48]), [1.0, 1.0]);
-    assert_eq!(paired("gbs=2", 0, &[48]), [1.0, 1.0 + 1.0 / 48.0]);
-    let [plain, with] = paired("pp=4,vpp=4,gbs=32", 0, &[4, 4, 4, 4]);
-    assert_eq!((plain, with), (19.0 / 4.0, 19.0 / 4.0 + 1.0 / 16.0));
+    assert_eq!(paired("gbs=1", 0, &[48]), Some([1.0, 1.0]));
+    assert_eq!(paired("gbs=2", 0, &[48]), Some([1.0, 1.0 + 1.0 / 48.0]));
+    assert_eq!(paired("pp=4,vpp=4,gbs=32", 0, &[4, 4, 4, 4]), Some([19.0 / 4.0, 19.0 / 4.0 + 1.0 / 16.0]));
 }
 
 proptest::proptest! {

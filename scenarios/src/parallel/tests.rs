@@ -26,8 +26,8 @@ fn layouts_are_read_in_any_order() {
         assert_eq!(Parallel::parse(text).unwrap().to_string(), text);
     }
     for name in ["zb", "zb-h1", "zbh1"] {
-        let layout = Parallel::parse(&format!("pp=2,schedule={name}")).unwrap();
-        assert_eq!(layout.to_string(), "pp=2,mbs=1,gbs=2,schedule=zb");
+        let read = Parallel::parse(&format!("pp=2,schedule={name}")).map(|layout| layout.to_string());
+        assert!(read.is_ok_and(|text| text == "pp=2,mbs=1,gbs=2,schedule=zb"), "{name}");
     }
     for (text, error) in [
         ("tpp=4", "the key `tpp` is not known, did you mean `tp`?"),
@@ -46,7 +46,7 @@ fn layouts_are_read_in_any_order() {
 /// Goal: passes beside each other have the rules of Megatron-LM's `overlap_moe_expert_parallel_comm`, and what is proposed keeps
 /// them.
 #[test]
-fn pairs_of_passes_have_their_rules() {
+fn pairs_of_passes_have_their_rules() -> Result<(), Box<dyn std::error::Error>> {
     let model = model("deepseek-v3");
     for (layout, message) in [
         ("pp=4,ep=64,dp=64,gbs=2048", "need vpp above 1 where pp is 4"),
@@ -54,19 +54,21 @@ fn pairs_of_passes_have_their_rules() {
         ("pp=4,vpp=4,ep=64,dp=64,gbs=2048,recompute=full", "recompute=full"),
         ("pp=4,vpp=4,ep=64,dp=64,gbs=2048,recompute=layernorm+moe", "recompute=layernorm+moe"),
     ] {
-        let mut layout = Parallel::parse(layout).unwrap();
+        let mut layout = Parallel::parse(layout)?;
         layout.split = Split::of(&model, &layout);
-        assert!(layout.check(&model).is_ok(), "{layout}");
-        let refused = layout.check_paired(&model, true).unwrap_err();
+        layout.check(&model)?;
+        let refused = layout.check_paired(&model, true).err().ok_or_else(|| format!("{layout} is not refused"))?;
         assert!(refused.to_string().contains(message), "{refused}");
         assert!(!refused.nearest.is_empty(), "nothing is proposed: {refused}");
         assert!(refused.nearest.iter().all(|near| near.check_paired(&model, true).is_ok()), "{refused}");
     }
     // Nearest layouts are interleaved where they have chunks, and only there.
-    let uneven = Parallel::parse("pp=16,vpp=3,dp=2,gbs=32").unwrap().check(&self::model("llama3-8b")).unwrap_err();
+    let uneven = Parallel::parse("pp=16,vpp=3,dp=2,gbs=32")?.check(&self::model("llama3-8b"));
+    let uneven = uneven.err().ok_or("32 layers are not 48 chunks")?;
     let alike = |near: &Parallel| (near.virtual_stages > 1) == (near.schedule == Schedule::Interleaved);
     assert!(uneven.nearest.iter().all(alike), "{uneven}");
     assert!(uneven.nearest.iter().any(|near| near.virtual_stages == 1), "{uneven}");
+    Ok(())
 }
 
 /// Goal: each rule is named with its numbers, and what is proposed works.
