@@ -167,7 +167,7 @@ fn row(page: &mut String, what: &str, errors: &[f64]) {
 }
 
 /// Goal: the page of errors and README's figures are today's; dense models are on average within 6%, by Megatron-Bridge on H100 within 11% each, and those with
-/// experts on average within 20%; our own steps are within 9%, with experts within 10%.
+/// experts on average within 18.5%; our own steps are within 9%, with experts within 10%.
 #[test]
 fn published_runs_are_forecast() {
     let runs = runs();
@@ -240,11 +240,11 @@ fn published_runs_are_forecast() {
         off("megatron-bridge", "dgx-h100") < 0.04 && kind("megatron-bridge", "dgx-h100").iter().all(|e| e.abs() < 0.11)
     );
     // NCCL's channels to a peer are those of its source, which makes sends between stages faster than runs of 2022 say.
-    assert!(off("megatron-paper", "dgx-a100") < 0.06);
+    assert!(off("megatron-paper", "dgx-a100") < 0.055);
     assert!(kind("megatron-paper", "dgx-a100").iter().all(|e| e.abs() < 0.093));
     assert!(off("llm-foundry", "dgx-h100") < 0.07 && off("llm-foundry", "oci-a100") < 0.06);
     assert!(off("torchtitan-2024-compiled", "h100-500w") < 0.09);
-    assert!(mean(&sizes(&experts)) < 0.205);
+    assert!(mean(&sizes(&experts)) < 0.185);
     assert!(measured.iter().all(|e| e.abs() < 0.09), "{measured:?}");
     assert!(of_experts.iter().all(|e| e.abs() < 0.1) && mean(&sizes(&of_experts)) < 0.06, "{of_experts:?}");
 }

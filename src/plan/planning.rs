@@ -118,14 +118,14 @@ fn trust(framework: Framework, model: &Transformer) -> Trust {
         _ if model.experts.is_some() => (
             0.5,
             if framework == Framework::HaiLlm { 2048 } else { 256 },
-            "low: published runs of models with experts were forecast 20% off on average, some twice as fast as they were",
+            "low: published runs of models with experts were forecast 18% off on average, some twice as fast as they were",
         ),
         Framework::Megatron | Framework::MegatronBridge => (
             0.15,
             1024,
             "medium: published runs of dense models by Megatron were forecast 3 to 6% off on average, 15% at most",
         ),
-        Framework::MegatronPaper => (0.15, 512, "medium: eight published steps were forecast 1 to 8% too fast"),
+        Framework::MegatronPaper => (0.15, 512, "medium: eight published steps were forecast 2 to 9% too fast"),
         Framework::LlmFoundry => (0.2, 512, "medium: published runs of this framework were forecast 6% off on average"),
         _ => (
             0.3,
