@@ -189,8 +189,9 @@ fn verdict(outcome: &Outcome) -> Option<Verdict> {
         of_nodes.into_values().min_by_key(|row| (grounds(row).level(), row.nodes != best.nodes, Reverse(row.nodes)))?;
     let alike = |row: &&Row| like(row) == like(least);
     let best = best_of(&alike)?;
-    // The best at the smallest size, as the peak is the best of all.
-    let first = |a: &&Row, b: &&Row| a.size_bytes.cmp(&b.size_bytes).then(a.time_us.total_cmp(&b.time_us));
+    // The best at the smallest size that is not 0 B, as the peak is the best of all.
+    let size = |row: &Row| (row.size_bytes == 0, row.size_bytes);
+    let first = |a: &&Row, b: &&Row| size(a).cmp(&size(b)).then(a.time_us.total_cmp(&b.time_us));
     let smallest = outcome.rows.iter().filter(alike).min_by(first)?;
     let sentence = format!(
         "{} over {} ranks peaks at {} GB/s of bus bandwidth ({}; {}/{} at {}), bound by {}; {} takes {:.1} us",
