@@ -358,7 +358,7 @@ fn bubbles_are_as_unsure_as_passes() {
 /// Goal: what does not fit is told the nearest count that does, and that sharing parameters does.
 #[test]
 fn what_does_not_fit_says_where_it_does() {
-    for (model, gpus, fits) in [("llama3-405b", 104, 112), ("deepseek-v3", 144, 256)] {
+    for (model, gpus, fits) in [("llama3-405b", 104, 112), ("deepseek-v3", 144, 168)] {
         let (code, _, err) = collcast(&["plan", model, "--gpus", &gpus.to_string()]);
         let hint = format!("it fits on {fits} GPUs of this kind");
         assert!(code == 2 && err.contains(&hint), "{err}");
@@ -367,6 +367,76 @@ fn what_does_not_fit_says_where_it_does() {
         let shared = plan(&request(gpus, Some(3)), &Watch::default()).is_ok_and(|outcome| outcome.layouts[0].fits);
         assert_eq!(shared, err.contains(&format!("--zero 3, with which it fits on {gpus} GPUs")), "{err}");
     }
+}
+
+/// Goal: the fewest GPUs may be part of a host.
+#[test]
+fn part_of_a_host_may_be_enough() {
+    let (code, _, err) = collcast(&["plan", "llama3-8b", "--gpus", "1"]);
+    assert!(code == 2 && err.contains("it fits on 2 GPUs of this kind"), "{err}");
+    let two = Request { most: 1, ..Request::new("llama3-8b", "dgx-h100", 2) };
+    assert!(plan(&two, &Watch::default()).unwrap().layouts[0].fits);
+}
+
+/// Goal: more GPUs take no call faster than their NICs carry it: sums of gradients take what one NIC of 50 GB/s a rank needs where
+/// each byte goes out once. In weak scaling a step is shorter on more GPUs by no more than NCCL's change from rings to trees brings,
+/// 18%.
+#[test]
+fn weak_scaling_keeps_the_line_rate() {
+    let exposed = |gpus: u64, zero: u8| {
+        let request = Request {
+            layout: Some("tp=8".to_owned()),
+            micro_batch: Some(1),
+            global_batch: Some(gpus / 8),
+            zero: Some(zero),
+            ..Request::new("llama3-70b", "dgx-h100", gpus)
+        };
+        let outcome = plan(&request, &Watch::default()).unwrap();
+        let (model, step) = (&outcome.model, &outcome.layouts[0].step);
+        let hidden = step.kernels;
+        let data: f64 = step.exposed.iter().filter(|part| part.0.name() == "data").map(|part| part.1).sum();
+        // Gradients in 32 bits of an eighth of the model, which go out once where switches reduce.
+        let least = model.parameters().total() as f64 / 8.0 * 4.0 / 50e9;
+        assert!(data + hidden > least, "{gpus} GPUs, ZeRO-{zero}: {data} s for {least}");
+        step.seconds
+    };
+    for zero in [0, 1] {
+        let steps = [1024, 6144, 16_384].map(|gpus| exposed(gpus, zero));
+        assert!(steps.windows(2).all(|two| two[1] > 0.82 * two[0]), "ZeRO-{zero}: {steps:?}");
+    }
+}
+
+/// Goal: what a stage has whose kernels are told, how large the model is, and what was read in a file are said.
+#[test]
+fn what_was_read_is_said() {
+    let run = |args: &[&str]| {
+        let (_, out, err) = collcast(&[&["plan"], args].concat());
+        out + &err
+    };
+    let out = run(&["llama3-70b", "--gpus", "64", "--layout", "tp=8,pp=2,first=30", "--global-batch", "64"]);
+    assert!(
+        out.contains("`llama3-70b` (70.55 B parameters, 449 GFLOP a token in sequences of 8192) on 64 GPUs"),
+        "{out}"
+    );
+    assert!(out.contains("kernels of the busiest stage (stage 1 of 0 to 1: 50 layers, head)"), "{out}");
+    let out =
+        run(&["llama3-8b", "--gpus", "1", "--layout", "recompute=full", "--tokens", "1M", "--framework", "eager"]);
+    assert!(out.contains("on 1 GPU of dgx-h100") && !out.contains("1 GPUs"), "{out}");
+    let out = run(&["llama3-8b", "--gpus", "8", "--seq", "8191", "--global-batch", "64"]);
+    assert!(out.contains("8191 tokens are no multiple of 8: --seq 8192 allows more layouts"), "{out}");
+    // Machines that help lists are those that a plan takes.
+    let help = run(&["--help"]);
+    let listed =
+        help.split("whose GPUs have a profile: ").nth(1).and_then(|rest| rest.split(". Others").next()).unwrap();
+    let mut listed: Vec<&str> = listed.split_whitespace().collect();
+    let known = |name: &&str| {
+        let site = collcast::SiteSpec { nodes: Some(1), ..collcast::SiteSpec::new(*name) };
+        site.load().is_ok_and(|site| collcast::kernels::gpu_of(&site.topology, None).is_ok())
+    };
+    let mut planned: Vec<&str> = collcast::topologies::builtin::names().into_iter().filter(known).collect();
+    listed.sort_unstable();
+    planned.sort_unstable();
+    assert_eq!(listed, planned);
 }
 
 /// Goal: no two layouts of a ranking keep the same and compute the same again.

@@ -82,6 +82,45 @@ fn a_batch_that_nobody_gave_is_shared_by_replicas() {
     }
 }
 
+/// Goal: steps of other batches are not held against each other, and a count that is no faster than a smaller one is told so.
+#[test]
+fn odd_counts_are_told_apart() {
+    let of = |gpus| Request { global_batch: None, micro_batch: Some(1), ..request("dgx-h100", gpus) };
+    let all = |requests: &[Request]| options(requests);
+    let odd = all(&[of(24), of(32)]);
+    assert!(odd.options[1].efficiency.is_none() && odd.scales.is_empty());
+    let sentence = odd.report().verdict.unwrap().sentence;
+    assert!(sentence.contains("tokens a step differ"), "{sentence}");
+    let [fast, slow] = [64, 72].map(|gpus| Request { model: "llama3-70b".to_owned(), micro_batch: None, ..of(gpus) });
+    let options = all(&[fast, slow]);
+    let steps: Vec<f64> = options.options.iter().map(|option| option.time().unwrap()[1]).collect();
+    assert_eq!((options.idle.as_slice(), steps[1] > steps[0]), ([(1, 0)].as_slice(), true));
+    let sentence = options.report().verdict.unwrap().sentence;
+    assert!(sentence.contains("72 GPUs of dgx-h100 are no faster than 64: leave 8 GPUs idle"), "{sentence}");
+}
+
+/// Goal: a variation has its cost, by the price of its own machine.
+#[test]
+fn variations_have_their_cost() {
+    let request = Request {
+        layout: Some("tp=2".to_owned()),
+        price: Some(2.5),
+        prices: Some("dgx-h100=2.5,dgx-b200=4".to_owned()),
+        vary: vec!["on=dgx-b200".to_owned(), "gpus=16".to_owned()],
+        ..request("dgx-h100", 8)
+    };
+    let outcome = plan(&request, &Watch::default()).unwrap();
+    for variation in &outcome.variations {
+        let price = if variation.change.contains("b200") { 4.0 } else { 2.5 };
+        let whole = variation.whole.unwrap();
+        assert!((whole.cost.unwrap() / whole.gpu_hours - price).abs() < 1e-9, "{}", variation.change);
+    }
+    let unpriced = Request { prices: Some("dgx-h100=2.5".to_owned()), vary: vec!["on=dgx-b200".to_owned()], ..request };
+    assert!(
+        plan(&unpriced, &Watch::default()).is_err_and(|error| error.to_string().contains("no price of `dgx-b200`"))
+    );
+}
+
 /// Goal: a count on which nothing fits is a row, and an error where all are so; questions that cannot be compared are refused.
 #[test]
 fn what_has_no_plan_is_told_beside_the_others() {
@@ -236,8 +275,9 @@ fn rates_of_a_file_are_of_the_machine() {
 #[test]
 fn dual_pipe_hides_exchanges() {
     let of = |schedule: &str| {
-        let layout = Some(format!("pp=8,ep=8,dp=8,mbs=1,zero=1,schedule={schedule}"));
-        let request = Request { layout, global_batch: Some(256), price: None, tokens: None, ..request("dgx-h100", 64) };
+        let layout = Some(format!("pp=8,ep=16,dp=16,mbs=1,zero=1,schedule={schedule}"));
+        let request =
+            Request { layout, global_batch: Some(512), price: None, tokens: None, ..request("dgx-h100", 128) };
         let request = Request { model: "deepseek-v3".to_owned(), ..request };
         let layout = plan(&request, &Watch::default()).unwrap().layouts.swap_remove(0);
         let exposed = layout.step.exposed.iter().filter(|(kind, _)| *kind == Kind::Expert).map(|(_, seconds)| seconds);

@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 
 use crate::model::{Align, Cell, Report, Status, Table};
 
+/// Characters of a verdict that is a heading.
+const HEADING_MAX: usize = 160;
 /// Rows of a table that are shown unfolded.
 const ROWS_SHOWN: usize = 12;
 /// Most bytes of all tables: GitHub refuses comments over 65,536 characters, and the lines
@@ -29,7 +31,13 @@ pub fn render(report: &Report) -> String {
                 Status::Warning => "⚠️",
                 Status::Failed => "❌",
             };
-            let _ = writeln!(out, "### {icon} {title}: {}", escaped(&verdict.sentence));
+            // A long sentence is no heading.
+            if verdict.sentence.chars().count() <= HEADING_MAX {
+                let _ = writeln!(out, "### {icon} {title}: {}", escaped(&verdict.sentence));
+            } else {
+                let lead = if report.lead.is_empty() { String::new() } else { format!(": {}", escaped(&report.lead)) };
+                let _ = writeln!(out, "### {icon} {title}{lead}\n\n{}", escaped(&verdict.sentence));
+            }
             let facts = [("confidence", &verdict.confidence), ("basis", &verdict.basis)];
             let facts: Vec<String> = facts
                 .iter()

@@ -9,7 +9,7 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::Rank;
 use collcast_sim::predict::{Prediction, Predictor, Settings};
-use collcast_sim::topology::{Link, Topology, Vertex};
+use collcast_sim::topology::{Link, Topology, Vertex, VertexKind};
 use collcast_sim::units::{Bandwidth, Bytes};
 use common::{Sample, cluster, fat_tree, prior};
 use rayon::prelude::*;
@@ -54,6 +54,18 @@ fn with_slow_host(topology: &Topology, host: u32, part: f64) -> Topology {
         let slower = Bandwidth::new((link.rate.get() as f64 * part) as u64).unwrap();
         let network = link.kind.is_network() && (is_slow(from) || is_slow(to));
         Some(if network { Link { rate: slower, ..link } } else { link })
+    };
+    topology.edited(|vertex| vertex.kind.clone(), link).build_like(topology).unwrap()
+}
+
+/// The same machine without one of the links of a host to the network: a NIC of it is down.
+fn with_nic_down(topology: &Topology, host: u32) -> Topology {
+    let gpu = topology.gpu_of(Rank(host * 2));
+    let on = topology.vertex(gpu).host;
+    let nic = topology.vertices().find(|(_, vertex)| vertex.host == on && matches!(vertex.kind, VertexKind::Nic(_)));
+    let down = nic.map(|(_, vertex)| vertex.name.clone()).unwrap();
+    let link = |from: &Vertex, to: &Vertex, link: Link| {
+        (!(link.kind.is_network() && (from.name == down || to.name == down))).then_some(link)
     };
     topology.edited(|vertex| vertex.kind.clone(), link).build_like(topology).unwrap()
 }
@@ -114,6 +126,19 @@ fn a_slow_host_is_among_the_fewer() {
         assert!(off(&grown, &all) < 0.02, "{host} {kind:?}: {} {}", grown.kernel, all.kernel);
         assert!(grown.kernel.as_us() > 1.2 * without.kernel.as_us(), "{host} {kind:?}");
     });
+}
+
+/// Goal: the same where a NIC is down: parts of PAT are timed one call at a time, which is within 5% of the loop of all hosts.
+#[test]
+fn a_nic_that_is_down_is_among_the_fewer() {
+    let topology = with_nic_down(&cluster(128, 2, 2), 77);
+    [(KINDS[2], 256 << 20), (KINDS[3], 1 << 20), (KINDS[3], 64 << 20)].into_par_iter().with_max_len(1).for_each(
+        |(kind, bytes)| {
+            let (grown, all) = (grown(&topology, kind, bytes).unwrap(), whole(&topology, kind, bytes));
+            println!("{kind:?} {bytes}: {} {} {:?}", grown.kernel, all.kernel, grown.grown);
+            assert!(off(&grown, &all) < 0.05, "{kind:?} of {bytes}: {} {}", grown.kernel, all.kernel);
+        },
+    );
 }
 
 /// Goal: what shares an over-subscribed switch is simulated together: units of 8 hosts whose leaves pass on a quarter of what

@@ -25,6 +25,10 @@ mixtral-8x22b deepseek-v3 and more), a TOML file with schema collcast/model/1, o
   collcast plan examples/plan/options.toml      options as a file: its fields are these flags
   collcast plan my/config.json --on aws-p5 --gpus 64 --framework torchtitan-compiled --seq 8192
 
+Built-in machines whose GPUs have a profile: dgx-a100 dgx-h100 dgx-h200 dgx-b200 h200x2 h200x4 ib-rail gb200-nvl72 aws-p4de
+aws-p5 aws-p5e aws-p5en aws-p6-b200 aws-p6e-gb200 azure-nd-h100-v5 azure-nd-h200-v5 azure-nd-gb200-v6 gcp-a3 gcp-a3-mega
+gcp-a3-ultra gcp-a4 gcp-a4x oci-h100 oci-b200 oci-gb200 kestrel-h100 h800-roce. Others need --gpu.
+
 A fleet that serves a model is planned by `collcast serve MODEL --smallest GPUS`."
 )]
 pub(crate) struct Args {
@@ -43,13 +47,13 @@ pub(crate) struct Args {
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',', help_heading = "Machine")]
     profile: Vec<String>,
-    /// Layout, such as tp=8,pp=4,vpp=5,cp=1,ep=1; dp follows from the GPUs [default: searched]
+    /// Layout, such as tp=8,pp=4,vpp=5,cp=1,ep=1; dp follows from the GPUs; first= and last= are layers of these stages [default: searched]
     #[arg(long, value_name = "K=V[,K=V]", help_heading = "Training")]
     layout: Option<String>,
     /// Sequences of a micro-batch [default: searched]
     #[arg(long, value_name = "N", help_heading = "Training")]
     micro_batch: Option<String>,
-    /// Sequences of a step [default: 4 Mi tokens, from 4,096 GPUs on 16 Mi]
+    /// Sequences of a step [default: 4 Mi tokens, from 4,096 GPUs on 16 Mi, or the next number that replicas of an odd count share evenly]
     #[arg(long, value_name = "N", help_heading = "Training")]
     global_batch: Option<String>,
     /// Tokens of a sequence [default: the model's]

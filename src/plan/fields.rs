@@ -67,7 +67,10 @@ pub fn set(request: &mut Request, name: &str, text: &str) -> Result<(), String> 
         "fuse-experts" => request.fuse_experts = flag(text)?,
         "dispatch" => request.dispatch = Some(named(text, &Dispatch::ALL)?),
         "tokens" => request.tokens = Some(tokens(text)?),
-        "price" => request.price = Some(price(text, request.machine())?),
+        "price" => {
+            request.price = Some(price(text, request.machine())?);
+            request.prices = text.contains('=').then(|| text.to_owned());
+        }
         "failures" => upkeep.failures = Some(text.to_owned()),
         "spares" => upkeep.spares = Some(whole(text)?),
         "repair" => upkeep.repair = Some(time_or_bare(text, 3600.0)?),

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::watch::Watch;
 pub use options::{Choice, Options, Pick, Sites, compare, merged, part};
 pub(crate) use options::{each_once, told};
-pub use outcome::{Goodput, Layout, Outcome, Variation, Whole};
+pub use outcome::{Goodput, Layout, Outcome, Variation, Whole, of_gpus};
 use planning::Planning;
 pub use request::{Request, Upkeep};
 pub use timeline::timeline;

@@ -3,7 +3,7 @@
 use collcast_reports::model::Input;
 use collcast_scenarios::training::calls::{Calls, KnownCall};
 
-use super::outcome::Outcome;
+use super::outcome::{Outcome, of_gpus};
 use super::planning::{Planning, calls, spec};
 use super::request::Request;
 use crate::error::Error;
@@ -57,6 +57,8 @@ pub struct Options {
     pub cheapest: Pick,
     /// By series, the most GPUs that still have nine tenths of the tokens a second and GPU of the fewest.
     pub scales: Vec<usize>,
+    /// Options with the one of fewer GPUs of its series that is at least as fast, as whoever leaves GPUs idle has it.
+    pub idle: Vec<(usize, usize)>,
     /// Files that were read.
     pub inputs: Vec<Input>,
     /// What was assumed.
@@ -211,7 +213,7 @@ pub fn merged(
         let plan = sites.plan((index, request), &times, &watch.one_of(index, requests.len()))?;
         let machine = sites.sites[sites.places[index]].topology.name.clone();
         options.push(Choice {
-            name: request.name.clone().unwrap_or_else(|| format!("{} GPUs of {machine}", request.gpus)),
+            name: request.name.clone().unwrap_or_else(|| format!("{} of {machine}", of_gpus(request.gpus))),
             machine,
             gpus: request.gpus,
             price: request.price,
@@ -231,6 +233,7 @@ pub fn merged(
         fastest: pick(&options, Choice::time),
         cheapest: pick(&options, Choice::spent),
         scales: scaling(&options),
+        idle: idle(&options),
         inputs: each_once(planned().flat_map(|(_, plan)| plan.inputs.iter().cloned())),
         notes: told(&planned().map(|(name, plan)| (name, plan.notes.as_slice())).collect::<Vec<_>>()),
         options,
@@ -316,12 +319,26 @@ fn scaling(options: &[Choice]) -> Vec<usize> {
     for option in options {
         let of_series = || (0..).zip(options).filter(|(_, other)| other.series == option.series);
         let known = found.iter().any(|&index| options[index].series == option.series);
-        if !known && of_series().filter(|(_, other)| other.plan.is_ok()).count() > 1 {
+        if !known && of_series().filter(|(_, other)| other.efficiency.is_some()).count() > 1 {
             let well = of_series().filter(|(_, other)| other.fits() && other.efficiency.is_some_and(|e| e >= SCALES));
             found.extend(well.max_by_key(|(_, other)| other.gpus).map(|(index, _)| index));
         }
     }
     found
+}
+
+/// Options that are no faster than one of fewer GPUs of the same series, with the fastest of these.
+fn idle(options: &[Choice]) -> Vec<(usize, usize)> {
+    let fastest = |index: usize| {
+        let option = &options[index];
+        let fewer = (0..options.len()).filter(|&other| {
+            options[other].series == option.series && options[other].gpus < option.gpus && options[other].fits()
+        });
+        let time = |index: usize| options[index].time().map_or(f64::INFINITY, |time| time[1]);
+        let best = fewer.min_by(|&a, &b| time(a).total_cmp(&time(b)))?;
+        (option.fits() && time(best) <= time(index)).then_some((index, best))
+    };
+    (0..options.len()).filter_map(fastest).collect()
 }
 
 /// What was assumed of all that have a name once, of some with their names.

@@ -7,6 +7,11 @@ use collcast_scenarios::training::Step;
 use collcast_scenarios::transformer::Transformer;
 use serde::Serialize;
 
+/// So many GPUs, as people say it.
+pub fn of_gpus(gpus: u64) -> String {
+    format!("{gpus} GPU{}", if gpus == 1 { "" } else { "s" })
+}
+
 /// One layout with its time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Layout {
@@ -60,6 +65,8 @@ pub struct Outcome {
     pub capacity: (u64, u64),
     /// Tokens of a step.
     pub tokens_per_step: f64,
+    /// FLOPs of the model that a token of training takes: causal, head counted, nothing computed again.
+    pub flops_per_token: f64,
     /// Layouts, the fastest first.
     pub layouts: Vec<Layout>,
     /// Layouts that the model allows, those of them that fit, and those that were simulated.

@@ -7,13 +7,14 @@ use collcast_scenarios::memory::{self, Fit, Framework, Software};
 use collcast_scenarios::parallel::{MAX_RANKS, Module, Parallel, Recompute, Refused, Schedule, Split};
 use collcast_scenarios::training::calls::{Calls, domain};
 use collcast_scenarios::training::{self, Span, Training};
-use collcast_scenarios::transformer::{self, Activation, Mask, Transformer, hugging_face::OTHER_SEQUENCE};
+use collcast_scenarios::transformer::hugging_face::{OTHER_SEQUENCE, window_of};
+use collcast_scenarios::transformer::{self, Activation, Mask, Transformer};
 use collcast_scenarios::work::{self, ExpertKernels};
 use collcast_sim::compute::{Compute, Constant, Precision};
 use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 
-use super::outcome::{Layout, Outcome, Whole};
+use super::outcome::{Layout, Outcome, Whole, of_gpus};
 use super::request::{Request, says};
 use super::search::Place;
 use super::{run, search};
@@ -139,9 +140,26 @@ fn trust(framework: Framework, model: &Transformer) -> Trust {
 /// Sequences of a step where nobody says: replicas share them evenly, 72 GPUs those of 9 x 64.
 fn batch(request: &Request, sequence: u64) -> u64 {
     let tokens = TOKENS[usize::from(request.batch_gpus.unwrap_or(request.gpus) >= MANY_GPUS)];
-    let gpus = request.gpus.max(1);
-    let odd = gpus >> gpus.trailing_zeros();
+    let odd = odd_factor(request.gpus);
     odd * (tokens / sequence).max(1).div_ceil(odd).next_power_of_two()
+}
+
+fn odd_factor(number: u64) -> u64 {
+    let number = number.max(1);
+    number >> number.trailing_zeros()
+}
+
+/// What a sequence is split by as a rule, and which length near it would be: tensor and context ranks have equal parts of it.
+fn odd_sequence(sequence: u64) -> Option<String> {
+    /// Ranks that most layouts split a sequence over: those of a host.
+    const PARTS: u64 = 8;
+    if sequence.is_multiple_of(PARTS) {
+        return None;
+    }
+    let nearest = ((sequence + PARTS / 2) / PARTS).max(1) * PARTS;
+    Some(format!(
+        "tensor and context ranks have equal parts of a sequence, and {sequence} tokens are no multiple of {PARTS}: --seq {nearest} allows more layouts"
+    ))
 }
 
 impl Planning {
@@ -204,6 +222,10 @@ impl Planning {
         if request.sequence.is_some() || request.layout.as_deref().is_some_and(|layout| says(layout, "seq")) {
             notes.retain(|note| !note.ends_with(OTHER_SEQUENCE));
         }
+        notes.retain(|note| window_of(note).is_none_or(|window| window < sequence));
+        if request.layout.is_none() {
+            notes.extend(odd_sequence(sequence));
+        }
         if (1..sequence).contains(&model.learned_positions) {
             let positions = model.learned_positions;
             notes.push(format!("the model has learned positions for {positions} tokens, fewer than a sequence has"));
@@ -215,7 +237,12 @@ impl Planning {
                 return sequences;
             }
             notes.push(format!(
-                "a step has {sequences} sequences of {sequence} tokens: give --global-batch for another"
+                "a step has {sequences} sequences of {sequence} tokens{}: give --global-batch for another",
+                match odd_factor(request.gpus) {
+                    1 => String::new(),
+                    odd =>
+                        format!(", a multiple of {odd}, so that the replicas of {} share them", of_gpus(request.gpus)),
+                }
             ));
             sequences
         });
@@ -310,6 +337,7 @@ impl Planning {
             gpu: self.gpu.name().to_owned(),
             capacity: (self.gpu.capacity(), self.usable()),
             tokens_per_step,
+            flops_per_token: self.flops(&best.layout) / tokens_per_step,
             looked_at,
             confidence: self.trust.confidence(request.gpus),
             whole,
@@ -368,6 +396,11 @@ impl Planning {
         parallel.global_batch as f64 * parallel.sequence(&self.model) as f64
     }
 
+    /// FLOPs of the model in a step.
+    fn flops(&self, parallel: &Parallel) -> f64 {
+        self.model.flops(parallel.sequence(&self.model), Mask::Causal).training() * self.tokens(parallel)
+    }
+
     fn training<'a>(&'a self, parallel: &'a Parallel, calls: &'a Calls<'a>, rough: bool) -> Training<'a> {
         let Self { model, software, gpu, .. } = self;
         Training { model, parallel, software, gpu, calls, kernels_off: self.trust.off, rough, slowest: self.slowest }
@@ -420,7 +453,9 @@ impl Planning {
         if !replicas_given && gpus.is_multiple_of(others) {
             parallel.data = u32::try_from(gpus / others).unwrap_or(u32::MAX);
         }
-        parallel.split = Split::of(&self.model, &parallel);
+        if !matches!(parallel.split, Split::Ends { .. }) {
+            parallel.split = Split::of(&self.model, &parallel);
+        }
         if parallel.ranks() != gpus {
             return Err(Error::usage(
                 format!("the layout {parallel} has {} ranks, and there are {gpus} GPUs", parallel.ranks()),
@@ -447,7 +482,7 @@ impl Planning {
         // A search leaves some memory free; a layout that is given may take all.
         let fit = memory.fits(self.gpu.capacity());
         let tokens = self.tokens(&parallel);
-        let flops = self.model.flops(parallel.sequence(&self.model), Mask::Causal).training() * tokens;
+        let flops = self.flops(&parallel);
         let again = work::flops_again(&self.model, &parallel, &self.software);
         let gpu_seconds = parallel.ranks() as f64 * step.seconds;
         let rate = self.gpu.peak(self.software.execution.precision) * gpu_seconds;
@@ -533,8 +568,10 @@ impl Planning {
         }
         Error::usage(
             format!(
-                "no layout of `{}` divides {} GPUs with {} sequences a step",
-                self.model.name, request.gpus, self.base.global_batch
+                "no layout of `{}` divides {} with {} sequences a step",
+                self.model.name,
+                of_gpus(request.gpus),
+                self.base.global_batch
             ),
             "change --gpus or --global-batch; `--layout tp=8,pp=4` says which rule a layout breaks",
         )
@@ -556,14 +593,14 @@ impl Planning {
             more.par_iter().any(|p| total(p) <= self.usable())
         };
         let shared = (self.base.zero < 3 && fits(request.gpus, 3))
-            .then(|| format!("--zero 3, with which it fits on {} GPUs", request.gpus));
+            .then(|| format!("--zero 3, with which it fits on {}", of_gpus(request.gpus)));
         // Each parameter is there once at least.
         let bytes = self.model.parameters().held() as f64 * self.software.states.held(0, 1);
         let least = (bytes / self.usable() as f64) as u64;
         let fewest = counts_above(request.gpus.max(least), place.host)
             .filter(|&gpus| gpus > request.gpus)
             .find(|&gpus| fits(gpus, self.base.zero))
-            .map(|gpus| format!("it fits on {gpus} GPUs of this kind"));
+            .map(|gpus| format!("it fits on {} of this kind", of_gpus(gpus)));
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         let way = match (shared, fewest) {
             (Some(shared), Some(fewest)) => format!("{fewest}; or give {shared}"),
@@ -573,9 +610,9 @@ impl Planning {
         };
         Error::usage(
             format!(
-                "`{}` does not fit on {} GPUs: the smallest layout ({text}) needs {:.1} GiB a GPU, of {:.1} that may be filled",
+                "`{}` does not fit on {}: the smallest layout ({text}) needs {:.1} GiB a GPU, of {:.1} that may be filled",
                 self.model.name,
-                request.gpus,
+                of_gpus(request.gpus),
                 gib(needs),
                 gib(self.usable())
             ),
@@ -584,7 +621,8 @@ impl Planning {
     }
 }
 
-/// Counts of GPUs from one on, in whole hosts: those that layouts divide well, which have no prime above 7, then powers of two.
+/// Counts of GPUs from one on: those of a part of a host, then whole hosts that layouts divide well, which have no prime above
+/// 7, then powers of two.
 fn counts_above(gpus: u64, host: u64) -> impl Iterator<Item = u64> {
     let from = gpus.div_ceil(host).max(1);
     let left = |count: u64, prime: u64| {
@@ -593,7 +631,8 @@ fn counts_above(gpus: u64, host: u64) -> impl Iterator<Item = u64> {
     let divides = move |count: &u64| [2, 3, 5, 7].into_iter().try_fold(*count, left) == Some(1);
     let near = (from..=from.saturating_mul(2)).filter(divides).take(NEAR_COUNTS);
     let far = (1..=10).map(move |log| from.next_power_of_two() << log);
-    near.chain(far).map(move |hosts| hosts.saturating_mul(host)).take_while(|&gpus| gpus <= MAX_RANKS)
+    let hosts = near.chain(far).map(move |hosts| hosts.saturating_mul(host));
+    (gpus.max(1)..host).chain(hosts).take_while(|&gpus| gpus <= MAX_RANKS)
 }
 
 /// Counts of GPUs near one that are tried, before its multiples are.

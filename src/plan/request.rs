@@ -86,6 +86,8 @@ pub struct Request {
     pub tokens: Option<f64>,
     /// Price of a GPU and hour, in any currency.
     pub price: Option<f64>,
+    /// Those of several machines as they were given, where they were: another machine that is looked at has its own.
+    pub prices: Option<String>,
     /// How the job is run among failures.
     pub upkeep: Upkeep,
     /// Whether the best layout is simulated again with one thing changed at a time.
@@ -120,6 +122,7 @@ impl Request {
             dispatch: None,
             tokens: None,
             price: None,
+            prices: None,
             upkeep: Upkeep::default(),
             sensitivities: false,
             vary: Vec::new(),

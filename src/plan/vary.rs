@@ -58,7 +58,7 @@ const KEYS: [(&str, Key); 5] = [
 ];
 
 /// Keys of a layout that no field is for.
-const LAYOUT: [&str; 10] = ["tp", "pp", "vpp", "cp", "ep", "etp", "sp", "hsdp", "schedule", "offload"];
+const LAYOUT: [&str; 12] = ["tp", "pp", "vpp", "first", "last", "cp", "ep", "etp", "sp", "hsdp", "schedule", "offload"];
 
 /// Fields that a layout is simulated again with; others are of the search, or of several options.
 const FIELDS: [&str; 17] = [
@@ -175,7 +175,12 @@ impl Varied {
                 self.request.upkeep.failures_times = times;
             }
             Key::Machine(key) => key.set(&mut self.site, to)?,
-            Key::On => self.request.site.topology = Some(Self::named(to)?),
+            Key::On => {
+                self.request.site.topology = Some(Self::named(to)?);
+                if let Some(prices) = self.request.prices.clone() {
+                    fields::set(&mut self.request, "price", &prices)?;
+                }
+            }
             Key::Gpus => {
                 let gpus = to.of(self.request.gpus as f64)?;
                 if gpus < 1.0 || gpus.fract() != 0.0 {

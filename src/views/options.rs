@@ -4,8 +4,8 @@ use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict}
 use serde_json::{Map, Value, json};
 
 use super::VERSION;
-use super::plan::{counted, extra};
-use crate::plan::{Choice, Options, Pick};
+use super::plan::{counted, described, extra};
+use crate::plan::{Choice, Options, Pick, of_gpus};
 
 impl Options {
     /// The options as a report.
@@ -60,8 +60,8 @@ impl Options {
         }
         columns.push(Column::text("front", "Pareto front"));
         let width = columns.len();
-        let model = self.options.iter().find_map(|o| Some(o.plan.as_ref().ok()?.model.name.as_str()));
-        let mut table = Table::new("comparison", format!("options to train `{}`", model.unwrap_or_default()), columns);
+        let model = self.options.iter().find_map(|o| o.plan.as_ref().ok().map(described));
+        let mut table = Table::new("comparison", format!("options to train {}", model.unwrap_or_default()), columns);
         for option in &self.options {
             let mut row: Vec<Cell> = if named { vec![option.name.as_str().into()] } else { Vec::new() };
             row.extend([option.machine.as_str().into(), option.gpus.into()]);
@@ -75,7 +75,7 @@ impl Options {
                         Cell::float(best.tokens_per_s_per_gpu, 0),
                         Cell::float(best.tflops, 0),
                         Cell::float(100.0 * best.mfu, 1),
-                        Cell::float(100.0 * option.efficiency.unwrap_or(1.0), 1),
+                        option.efficiency.map_or(Cell::Missing, |part| Cell::float(100.0 * part, 1)),
                     ]);
                     if let Some(whole) = &plan.whole {
                         let [low, middle, high] = whole.finish_days;
@@ -100,6 +100,11 @@ impl Options {
         table
     }
 
+    /// Whether options of one series have other numbers of tokens a step.
+    fn other_batches(&self) -> bool {
+        self.options.iter().any(|option| option.plan.is_ok() && option.efficiency.is_none())
+    }
+
     fn verdict(&self) -> Verdict {
         let unit = match (self.runs(), self.priced()) {
             (_, true) => "cost",
@@ -122,6 +127,17 @@ impl Options {
                 "the most GPUs of {} above 90% efficiency: {} ({efficiency:.0}%)",
                 option.machine, option.gpus
             ));
+        }
+        parts.extend(self.idle.iter().map(|&(more, fewer)| {
+            let [more, fewer] = [more, fewer].map(|index| &self.options[index]);
+            let (machine, left) = (&more.machine, of_gpus(more.gpus - fewer.gpus));
+            format!("{} of {machine} are no faster than {}: leave {left} idle", of_gpus(more.gpus), fewer.gpus)
+        }));
+        if self.other_batches() {
+            parts.push(
+                "tokens a step differ, so that steps and efficiency are not compared across them: give --global-batch"
+                    .to_owned(),
+            );
         }
         let best = &self.options[self.fastest.best];
         let too_large = self.options.iter().filter(|option| option.plan.is_ok() && !option.fits()).count();
@@ -181,7 +197,7 @@ fn rounded(number: f64) -> String {
 }
 
 fn by_count(option: &Choice) -> String {
-    format!("{} GPUs of {}", option.gpus, option.machine)
+    format!("{} of {}", of_gpus(option.gpus), option.machine)
 }
 
 fn option(option: &Choice) -> Value {

@@ -4,7 +4,7 @@ use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict}
 use serde_json::{Map, Value, json};
 
 use super::VERSION;
-use crate::plan::{Layout, Outcome, Variation, Whole};
+use crate::plan::{Layout, Outcome, Variation, Whole, of_gpus};
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -17,7 +17,7 @@ impl Outcome {
         report.assumptions.clone_from(&self.notes);
         report.tables.push(ranking(self));
         let Some(best) = self.layouts.first() else { return report };
-        report.tables.push(parts(best));
+        report.tables.push(parts(self, best));
         report.tables.push(memory(best, self.capacity));
         if let Some(whole) = &self.whole {
             report.tables.push(run(whole));
@@ -51,7 +51,7 @@ fn ranking(outcome: &Outcome) -> Table {
         Column::number("memory_gib", "GiB a GPU"),
         Column::text("fits", "fits"),
     ];
-    let title = format!("`{}` on {} GPUs of {}", outcome.model.name, outcome.gpus, outcome.machine);
+    let title = format!("{} on {} of {}", described(outcome), of_gpus(outcome.gpus), outcome.machine);
     let mut table = Table::new("ranking", title, columns);
     for layout in &outcome.layouts {
         let step = &layout.step;
@@ -74,7 +74,47 @@ fn ranking(outcome: &Outcome) -> Table {
     table
 }
 
-fn parts(best: &Layout) -> Table {
+/// A model with what was read of it: its parameters, and what a token of training takes.
+pub(super) fn described(outcome: &Outcome) -> String {
+    let Outcome { model, layouts, flops_per_token, .. } = outcome;
+    let [all, active] = [model.parameters().total(), model.active_parameters()].map(|count| count as f64 / 1e9);
+    let active = if model.experts.is_some() { format!(", {active:.2} B of them active") } else { String::new() };
+    let digits = usize::from(*flops_per_token < 1e11);
+    let sequence = layouts.first().map_or(model.sequence, |best| best.layout.sequence(model));
+    format!(
+        "`{}` ({all:.2} B parameters{active}, {:.digits$} GFLOP a token in sequences of {sequence})",
+        model.name,
+        flops_per_token / 1e9,
+    )
+}
+
+/// What the stage has whose time is told: `stage 15 of 0 to 15: 1 layer, 1 MTP, head`.
+fn holds(outcome: &Outcome, best: &Layout) -> Option<String> {
+    let (model, layout) = (&outcome.model, &best.layout);
+    let stages = layout.stage_layers(model);
+    let last = stages.len() - 1;
+    if last == 0 {
+        return None;
+    }
+    let of = |stage: usize| {
+        let layers = stages[stage];
+        let mut parts = vec![format!("{layers} layer{}", if layers == 1 { "" } else { "s" })];
+        if stage == 0 {
+            parts.insert(0, "embedding".to_owned());
+        }
+        if stage == last {
+            parts.extend((model.predictions > 0).then(|| format!("{} MTP", model.predictions)));
+            parts.push("head".to_owned());
+        }
+        parts.join(", ")
+    };
+    let stage = best.step.busiest;
+    // Both ends of a pipeline with two directions have the parts of each other.
+    let other = (layout.copies() > 1 && last - stage != stage).then(|| format!("; {}", of(last - stage)));
+    Some(format!("stage {stage} of 0 to {last}: {}{}", of(stage), other.unwrap_or_default()))
+}
+
+fn parts(outcome: &Outcome, best: &Layout) -> Table {
     let columns = [
         Column::text("part", "part"),
         Column::number("time_s", "s"),
@@ -91,7 +131,8 @@ fn parts(best: &Layout) -> Table {
             ]);
         }
     };
-    row("kernels of the busiest stage".to_owned(), step.kernels - step.recomputed);
+    let of = holds(outcome, best).map_or_else(String::new, |holds| format!(" of the busiest stage ({holds})"));
+    row(format!("kernels{of}"), step.kernels - step.recomputed);
     row("kernels that run again (recomputation)".to_owned(), step.recomputed);
     row("kernels slowed by calls beside them".to_owned(), step.slowed);
     row("GPU waits for the host that issues kernels".to_owned(), step.issued);
@@ -133,15 +174,15 @@ fn run(whole: &Whole) -> Table {
     let failures = &whole.failures;
     row("tokens", counted(whole.tokens));
     row("steps", format!("{:.0}", whole.steps));
-    row("days without failures, by the forecast of the step", format!("{:.1}", whole.days));
+    row("days without failures, by the forecast of the step", days(whole.days));
     let [early, middle, late] = whole.finish_days;
-    for (of, days) in [
+    for (of, number) in [
         ("low, by the short end of the step's interval", early),
         ("median", middle),
         ("high, by the long end of it", late),
         ("mean", whole.mean_days()),
     ] {
-        row(&format!("days with failures: {of}"), format!("{days:.1}"));
+        row(&format!("days with failures: {of}"), days(number));
     }
     row("failures", format!("{:.0}", failures.failures));
     row("hours between failures", format!("{:.1}", failures.mtbf_s / 3600.0));
@@ -177,6 +218,8 @@ fn variations(name: &str, title: &str, all: &[Variation], best: &Layout, whole: 
         Column::text("fits", "fits"),
         Column::number("days", "mean days"),
         Column::number("days_percent", "% of days"),
+        Column::number("gpu_hours", "GPU hours"),
+        Column::number("cost", "cost"),
     ];
     let mut table = Table::new(name, format!("{title} {}", best.text), columns);
     let mut row = |change: &str, layout: &Layout, run: Option<&Whole>| {
@@ -191,6 +234,8 @@ fn variations(name: &str, title: &str, all: &[Variation], best: &Layout, whole: 
         if let (Some(run), Some(whole)) = (run, whole) {
             let [days, before] = [run, whole].map(Whole::mean_days);
             cells.extend([Cell::float(days, 1), Cell::float(100.0 * (days / before - 1.0), 1)]);
+            cells.push(Cell::float(run.gpu_hours, 0));
+            cells.extend(run.cost.map(|cost| Cell::float(cost, 0)));
         }
         table.push(cells);
     };
@@ -229,6 +274,8 @@ pub(super) fn extra(outcome: &Outcome) -> Map<String, Value> {
             "memory_bytes": layout.memory.total(),
             "memory": memory,
             "fits": layout.fits,
+            "busiest_stage": layout.step.busiest,
+            "stage_layers": layout.layout.stage_layers(&outcome.model),
             "kernels_s": layout.step.kernels,
             "recomputed_s": layout.step.recomputed,
             "slowed_s": layout.step.slowed,
@@ -241,7 +288,11 @@ pub(super) fn extra(outcome: &Outcome) -> Map<String, Value> {
     };
     let (allowed, fitting, simulated) = outcome.looked_at;
     let mut extra = Map::new();
-    extra.insert("model".to_owned(), json!(outcome.model));
+    let mut model = json!(outcome.model);
+    model["parameters"] = json!(outcome.model.parameters().total());
+    model["active_parameters"] = json!(outcome.model.active_parameters());
+    model["training_flops_per_token"] = json!(outcome.flops_per_token);
+    extra.insert("model".to_owned(), model);
     extra.insert("machine".to_owned(), json!(outcome.machine));
     extra.insert("gpus".to_owned(), json!(outcome.gpus));
     extra.insert("tokens_per_step".to_owned(), json!(outcome.tokens_per_step));
@@ -255,25 +306,38 @@ pub(super) fn extra(outcome: &Outcome) -> Map<String, Value> {
 /// How long it takes, for those who do not know layouts.
 fn lead(outcome: &Outcome, best: &Layout) -> String {
     let Outcome { gpus, machine, model, whole, .. } = outcome;
+    let trains = format!("{} of {machine} train{}", of_gpus(*gpus), if *gpus == 1 { "s" } else { "" });
     match whole {
         Some(whole) => {
-            let [early, middle, late] = whole.finish_days;
-            let tokens = counted(whole.tokens);
-            format!(
-                "{gpus} GPUs of {machine} train {} on {tokens} tokens in {middle:.0} days ({early:.0} to {late:.0})",
-                model.name
-            )
+            format!("{trains} {} on {} tokens in {}", model.name, counted(whole.tokens), finish(whole))
         }
-        None => format!("{gpus} GPUs of {machine} train a step of {} in {:.2} s", model.name, best.step.seconds),
+        None => format!("{trains} a step of {} in {:.2} s", model.name, best.step.seconds),
     }
+}
+
+/// Days, in tenths where they are few.
+fn days(days: f64) -> String {
+    let digits = if days < 1.0 { 2 } else { 1 };
+    format!("{days:.digits$}")
+}
+
+/// When a run is done: `12 days (10 to 15)`, in tenths below 10 days.
+pub(super) fn finish(whole: &Whole) -> String {
+    let [early, middle, late] = whole.finish_days;
+    let digits = match middle {
+        ..1.0 => 2,
+        1.0..10.0 => 1,
+        _ => 0,
+    };
+    format!("{middle:.digits$} days ({early:.digits$} to {late:.digits$})")
 }
 
 fn verdict(outcome: &Outcome, best: &Layout) -> Verdict {
     let step = &best.step;
-    let done = outcome.whole.as_ref().map_or_else(String::new, |whole| {
-        let [early, middle, late] = whole.finish_days;
-        format!("; {} tokens take {middle:.0} days ({early:.0} to {late:.0})", counted(whole.tokens))
-    });
+    let done = outcome
+        .whole
+        .as_ref()
+        .map_or_else(String::new, |whole| format!("; {} tokens take {}", counted(whole.tokens), finish(whole)));
     let (capacity, searched) = outcome.capacity;
     let fits = match best.lacks {
         None if best.memory.total() > searched => {

@@ -187,7 +187,7 @@ fn layout(row: &Row) -> Parallel {
         },
         schedule: if vpp > 1 { Schedule::Interleaved } else { Schedule::OneForwardOneBackward },
         split: match row.0.get("first").filter(|first| !first.is_empty()) {
-            Some(_) => Split::Ends { first: row.number("first"), last: row.number("last") },
+            Some(_) => Split::Ends { first: Some(row.number("first")), last: Some(row.number("last")) },
             None => Split::Spread,
         },
         ..Parallel::default()

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Recompute;
-use crate::transformer::Transformer;
+use crate::transformer::{Attention, Transformer};
 
 /// Most ranks of a layout.
 pub const MAX_RANKS: u64 = 1 << 24;
@@ -69,13 +69,17 @@ pub enum Schedule {
 pub enum Split {
     /// As many to each.
     Even,
-    /// These many to the first and the last one, as many to each between them.
+    /// These many to the first or the last one, as many to each of the others (Megatron-LM's
+    /// `--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`).
     Ends {
         /// Of the first stage.
-        first: u64,
+        first: Option<u64>,
         /// Of the last stage.
-        last: u64,
+        last: Option<u64>,
     },
+    /// As many to each chunk, rounded up, and what is left to the last one, which has the head and modules that predict further
+    /// tokens: a layout by hand.
+    Filled,
     /// As even as whole layers allow, where embedding, head and each module that predicts a further token count as a layer: a
     /// layout by hand.
     Spread,
@@ -107,13 +111,22 @@ impl Default for Parallel {
 }
 
 impl Split {
-    /// How the layers of a layout are dealt where nobody says so: evenly, or by Megatron-LM's layouts by hand. There
-    /// embedding, head and modules that predict further tokens count as a layer each, where that makes it even
-    /// (`Et|(tt|)*30mL` of DeepSeek-V3 in Megatron-Bridge).
+    /// How the layers of a layout are dealt where nobody says so: evenly, or by Megatron-LM's layouts by hand. Models of
+    /// DeepSeek-V3's make fill all chunks but the last one (Megatron-Bridge,
+    /// `set_deepseek_v3_pipeline_model_parallel_layout`). Else embedding, head and modules that predict further tokens count as
+    /// a layer each, where that makes it even (`Et|(tt|)*30mL` there for 32 chunks).
     pub fn of(model: &Transformer, parallel: &Parallel) -> Self {
         let whole = u64::from(parallel.pipeline).saturating_mul(parallel.virtual_stages.into()).max(1);
         let by_hand = model.layers + 2 + model.predictions;
-        if !model.layers.is_multiple_of(whole) && by_hand.is_multiple_of(whole) { Self::Spread } else { Self::Even }
+        let fills = (whole - 1).saturating_mul(model.layers.div_ceil(whole)) < model.layers;
+        match model.layers.is_multiple_of(whole) {
+            true => Self::Even,
+            false if fills && model.experts.is_some() && matches!(model.attention, Attention::Mla { .. }) => {
+                Self::Filled
+            }
+            false if by_hand.is_multiple_of(whole) => Self::Spread,
+            false => Self::Even,
+        }
     }
 }
 
@@ -169,7 +182,11 @@ impl Parallel {
         let chunks = u64::from(self.virtual_stages).max(1);
         let stages = self.stage_layers(model);
         let last = stages.len() - 1;
+        let each = self.filled(model.layers);
         let dealt = |(stage, layers): (usize, u64)| -> Vec<u64> {
+            if self.split == Split::Filled {
+                return (0..chunks).map(|chunk| layers.saturating_sub(chunk * each).min(each)).collect();
+            }
             // In a layout by hand embedding and head take the place of layers, at both ends of the model.
             let spread = self.split == Split::Spread && last > 0;
             let before = u64::from(spread && stage == 0);
@@ -185,17 +202,28 @@ impl Parallel {
         stages.into_iter().enumerate().map(dealt).collect()
     }
 
+    /// Layers of a chunk where all but the last one have as many.
+    fn filled(&self, layers: u64) -> u64 {
+        layers.div_ceil(u64::from(self.pipeline).saturating_mul(self.virtual_stages.into()).max(1))
+    }
+
     fn layers_of(&self, stage: u64, stages: u64, layers: u64, predictions: u64) -> u64 {
         if stages == 1 {
             return layers;
         }
         match self.split {
             Split::Even => layers / stages + u64::from(stage < layers % stages),
-            Split::Ends { first, .. } if stage == 0 => first,
-            Split::Ends { last, .. } if stage + 1 == stages => last,
+            Split::Ends { first: Some(first), .. } if stage == 0 => first,
+            Split::Ends { last: Some(last), .. } if stage + 1 == stages => last,
             Split::Ends { first, last } => {
-                let (between, middle) = (layers.saturating_sub(first.saturating_add(last)), stages - 2);
-                between / middle + u64::from(stage - 1 < between % middle)
+                let given = first.unwrap_or(0).saturating_add(last.unwrap_or(0));
+                let others = stages - u64::from(first.is_some()) - u64::from(last.is_some());
+                let (left, place) = (layers.saturating_sub(given), stage - u64::from(first.is_some()));
+                left / others + u64::from(place < left % others)
+            }
+            Split::Filled => {
+                let whole = self.filled(layers).saturating_mul(self.virtual_stages.into());
+                whole.min(layers.saturating_sub(stage.saturating_mul(whole)))
             }
             Split::Spread => {
                 let all = layers + 2 + predictions;

@@ -6,7 +6,7 @@ use collcast_sim::collective::nearest;
 use collcast_sim::text::one_line;
 use thiserror::Error;
 
-use super::{Parallel, Recompute, Schedule};
+use super::{Parallel, Recompute, Schedule, Split};
 
 /// Why a layout cannot be read.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
@@ -42,10 +42,12 @@ fn suggested(near: Option<&str>) -> String {
 }
 
 /// Keys, as Megatron-LM's users abbreviate them.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 18] = [
     "tp",
     "pp",
     "vpp",
+    "first",
+    "last",
     "dp",
     "cp",
     "ep",
@@ -140,6 +142,14 @@ impl Parallel {
             "tp" => self.tensor = size()?,
             "pp" => self.pipeline = size()?,
             "vpp" => self.virtual_stages = size()?,
+            "first" | "last" => {
+                let (mut first, mut last) = match self.split {
+                    Split::Ends { first, last } => (first, last),
+                    _ => (None, None),
+                };
+                *(if key == "first" { &mut first } else { &mut last }) = Some(large()?);
+                self.split = Split::Ends { first, last };
+            }
             "dp" => self.data = size()?,
             "cp" => self.context = size()?,
             "ep" => self.expert = size()?,
@@ -164,7 +174,7 @@ impl Parallel {
     }
 }
 
-/// `tp=4,pp=8,...`: what is not its default, as [`Parallel::parse`] reads it; but for [`Parallel::split`].
+/// `tp=4,pp=8,...`: what is not its default, as [`Parallel::parse`] reads it; of [`Parallel::split`] what is given.
 impl fmt::Display for Parallel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sizes = [
@@ -178,6 +188,10 @@ impl fmt::Display for Parallel {
         ];
         let mut parts: Vec<String> =
             sizes.into_iter().filter(|&(_, size)| size != 1).map(|(key, size)| format!("{key}={size}")).collect();
+        if let Split::Ends { first, last } = self.split {
+            parts.extend(first.map(|layers| format!("first={layers}")));
+            parts.extend(last.map(|layers| format!("last={layers}")));
+        }
         parts.push(format!("mbs={},gbs={}", self.micro_batch, self.global_batch));
         parts.extend(self.sequence.map(|tokens| format!("seq={tokens}")));
         parts.extend(self.sequence_parallel.then(|| "sp=on".to_owned()));

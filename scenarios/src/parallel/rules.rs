@@ -104,21 +104,25 @@ impl Parallel {
                 format!("pp x vpp is {p} x {v} = {}, which does not divide the {layers} layers", p * v)
             }),
             Split::Ends { first, last } => {
-                let ends = first.saturating_add(last);
-                let between = layers.saturating_sub(ends);
-                let even = match p {
-                    1 => true,
-                    2 => ends == layers,
-                    _ => ends < layers && between.is_multiple_of((p - 2) * v),
+                let given = || [first, last].into_iter().flatten();
+                let ends = given().fold(0, u64::saturating_add);
+                let (between, others) = (layers.saturating_sub(ends), p.saturating_sub(given().count() as u64));
+                let even = match others {
+                    0 => ends == layers,
+                    _ => ends < layers && between.is_multiple_of(others * v),
                 };
-                broken.unless(even && first > 0 && last > 0, &["pp", "vpp"], || {
+                let of_chunks = given().all(|layers| layers > 0 && layers.is_multiple_of(v));
+                broken.unless(p > 1, &["pp"], || "first and last are of a pipeline, and pp is 1".to_owned());
+                broken.unless(p == 1 || even && of_chunks, &["pp", "vpp"], || {
+                    let of = |layers: Option<u64>, stage| layers.map(|layers| format!("{layers} in the {stage} stage"));
+                    let told: Vec<String> = of(first, "first").into_iter().chain(of(last, "last")).collect();
                     format!(
-                        "with {first} layers in the first and {last} in the last stage, {between} of {layers} are left for {} stages of {v} chunks",
-                        p.saturating_sub(2)
+                        "with {} of {layers} layers, {between} are left for {others} stages of {v} chunks",
+                        told.join(" and ")
                     )
                 });
             }
-            Split::Spread => {}
+            Split::Filled | Split::Spread => {}
         }
         broken.unless(!interleaved || v == 1 || m.is_multiple_of(p), &["pp", "mbs", "gbs", "dp"], || {
             format!("an interleaved pipeline takes micro-batches in groups of pp {p}; each replica has {m}")

@@ -115,7 +115,7 @@ fn broken_rules_are_named_with_a_way_out() {
     let near = layout.and_then(|layout| layout.check(&model("deepseek-v3")).err()).map(|refused| refused.nearest);
     let split = |near: Parallel| (near.virtual_stages, near.split);
     let near: Vec<(u32, Split)> = near.into_iter().flatten().map(split).take(2).collect();
-    assert_eq!(near, [(4, Split::Spread), (2, Split::Spread)]);
+    assert_eq!(near, [(4, Split::Spread), (2, Split::Filled)]);
 }
 
 #[test]
@@ -127,9 +127,41 @@ fn stages_share_all_layers() {
     assert_eq!(spread(8, "llama3-405b"), [15, 16, 16, 16, 16, 16, 16, 15]);
     assert_eq!(spread(16, "llama3-405b").iter().sum::<u64>(), 126);
     assert_eq!(spread(4, "deepseek-v3"), [15, 16, 16, 14]);
-    let ends = Parallel { pipeline: 4, split: Split::Ends { first: 7, last: 5 }, ..Parallel::default() };
+    let ends = Parallel { pipeline: 4, split: Split::Ends { first: Some(7), last: Some(5) }, ..Parallel::default() };
     assert_eq!(ends.stage_layers(&model("llama3-8b")), [7, 10, 10, 5]);
     assert!(ends.check(&model("llama3-8b")).is_ok());
+    let text = "pp=4,vpp=2,dp=2,first=8,mbs=1,gbs=8";
+    let given = Parallel::parse("gbs=8,first=8,pp=4,vpp=2,dp=2").unwrap();
+    assert_eq!((given.to_string().as_str(), given.stage_layers(&model("llama3-8b"))), (text, vec![8; 4]));
+    assert!(given.check(&model("llama3-8b")).is_ok());
+    for (text, why) in [
+        ("pp=4,first=7", "with 7 in the first stage of 32 layers, 25 are left for 3 stages of 1 chunks"),
+        ("pp=2,first=9,last=9", "with 9 in the first stage and 9 in the last stage of 32 layers, 14 are left"),
+        ("first=9", "first and last are of a pipeline, and pp is 1"),
+    ] {
+        let said = Parallel::parse(text).unwrap().check(&model("llama3-8b")).unwrap_err().to_string();
+        assert!(said.contains(why), "{text}: {said}");
+    }
+}
+
+/// Goal: stages of DeepSeek-V3 and Kimi K2 are those of Megatron-Bridge.
+/// Source: `set_deepseek_v3_pipeline_model_parallel_layout` of its `recipes/deepseek/deepseek_v3.py`: embedding and four
+/// layers, 14 times four, and one layer with the head for 16 chunks; eight, six times eight, and five for 8.
+#[test]
+fn stages_of_deepseek_are_filled() {
+    // Kimi K2 has as many layers, and no module that predicts a further token.
+    for predictions in [1, 0] {
+        let model = Transformer { predictions, ..model("deepseek-v3") };
+        let chunks = |pipeline, virtual_stages| {
+            let layout = Parallel { pipeline, virtual_stages, ..Parallel::default() };
+            Parallel { split: Split::of(&model, &layout), ..layout }.chunk_layers(&model)
+        };
+        let last = |chunks: Vec<Vec<u64>>| chunks.last().cloned();
+        assert_eq!(chunks(16, 1).concat(), [vec![4; 15], vec![1]].concat());
+        assert_eq!(chunks(8, 1).concat(), [vec![8; 7], vec![5]].concat());
+        assert_eq!((chunks(8, 2)[0].clone(), last(chunks(8, 2))), (vec![4, 4], Some(vec![4, 1])));
+        assert_eq!(last(chunks(4, 4)), Some(vec![4, 4, 4, 1]));
+    }
 }
 
 /// Goal: the groups that Megatron-LM's documentation of `initialize_model_parallel` lists for 16 GPUs with tp 2 and pp 4.
@@ -182,7 +214,7 @@ proptest::proptest! {
             shard: Some(size(8)),
             global_batch: batch >> shift,
             zero: if batch % 2 == 0 { 7 } else { 3 },
-            split: Split::Ends { first: batch, last: u64::MAX },
+            split: Split::Ends { first: Some(batch), last: Some(u64::MAX) },
             ..Parallel::default()
         };
         let refused = layout.check(&model("mixtral-8x7b")).unwrap_err();

@@ -107,6 +107,15 @@ impl Replicas {
         Ok(Self { stages: stages.collect::<Result<_, TrainingError>>()? })
     }
 
+    /// The interval of a stage's calls, as parts of what they take together: what one of them is off by, all alike are.
+    pub(super) fn interval(&self, stage: usize) -> (f64, f64) {
+        let buckets = self.stages[stage].iter().flatten();
+        let calls = || buckets.clone().flat_map(|bucket| bucket.gather.iter().chain(&bucket.reduce));
+        let all: f64 = calls().map(|cost| cost.seconds).sum();
+        let part = |of: fn(&Cost) -> f64| calls().map(|cost| cost.seconds * of(cost)).sum::<f64>() / all;
+        if all > 0.0 { (part(|cost| cost.interval.0), part(|cost| cost.interval.1)) } else { (1.0, 1.0) }
+    }
+
     /// When the gradients of a stage are summed, if its last backward passes through its chunks begin at `begins` and its
     /// passes end at `end`. Gradients that are put off are there last.
     pub(super) fn tail(&self, stage: usize, (begins, end): (&[f64], f64), record: &mut Record<'_>) -> f64 {
@@ -242,7 +251,7 @@ pub(super) fn sharded(
     one.variance[1] += (between * (high - 1.0)).powi(2);
     let mut spent = Spent::default();
     spent.add(&one, training.parallel.micro_batches() as f64);
-    training.whole(&stages, (0, spent), timer)
+    training.whole(&stages, (0, spent), timer, (low, high))
 }
 
 /// What such a step has run so far.

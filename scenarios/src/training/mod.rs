@@ -167,7 +167,10 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
     }
     both[last].iter().zip(beside).for_each(|(both, &times)| spent.add(both, times.into()));
     spent.exposed[Kind::Pipeline as usize] += ran.sending[last];
-    spent.exposed[Kind::Data as usize] += ends[last] - ran.ends[last];
+    let (tail, (low, high)) = (ends[last] - ran.ends[last], replicas.interval(last));
+    spent.exposed[Kind::Data as usize] += tail;
+    spent.variance[0] += (tail * (1.0 - low)).powi(2);
+    spent.variance[1] += (tail * (high - 1.0)).powi(2);
     spent.seconds = ends.into_iter().fold(0.0, f64::max);
-    training.whole(&stages, (last, spent), &timer)
+    training.whole(&stages, (last, spent), &timer, (low, high))
 }

@@ -46,7 +46,9 @@ pub struct Step {
     pub interval: (f64, f64),
     /// What calls alone may be off by: how much shorter and longer it may be.
     pub calls_off: [f64; 2],
-    /// Kernels of the stage that has most of them.
+    /// The stage whose kernels and calls are told, from 0: the one that is busy longest.
+    pub busiest: usize,
+    /// Its kernels.
     pub kernels: f64,
     /// Of these, what is computed a second time.
     pub recomputed: f64,
@@ -519,12 +521,14 @@ impl Training<'_> {
         Ok(timer.call(timer.shape(Axis::Tensor), gather, bytes as u64)?.map_or(0.0, |cost| cost.seconds))
     }
 
-    /// The step with its optimizer, given the busiest stage and what it spent before.
+    /// The step with its optimizer, given the busiest stage and what it spent before, and the interval of what replicas exchange,
+    /// as parts of it.
     pub(crate) fn whole(
         &self,
         stages: &[Stage],
         (busiest, mut spent): (usize, Spent),
         timer: &Timer<'_>,
+        replicas: (f64, f64),
     ) -> Result<Step, TrainingError> {
         let (mut optimizer, mut update) = (0.0_f64, 0.0_f64);
         for stage in stages {
@@ -551,7 +555,10 @@ impl Training<'_> {
         let mut rest = no_rounding(seconds - optimizer - spent.kernels - spent.slowed - issued - exposed);
         // Without other stages, passes wait for what replicas exchange.
         if self.parallel.pipeline < 2 {
-            spent.exposed[Kind::Data as usize] += std::mem::take(&mut rest);
+            let waits = std::mem::take(&mut rest);
+            spent.exposed[Kind::Data as usize] += waits;
+            spent.variance[0] += (waits * (1.0 - replicas.0)).powi(2);
+            spent.variance[1] += (waits * (replicas.1 - 1.0)).powi(2);
         }
         let recomputed = stages[busiest].recomputed() * self.through_each();
         // While it waits for other stages these run passes like its own, whose kernels and calls are off by as much.
@@ -570,6 +577,7 @@ impl Training<'_> {
             seconds,
             interval: ((seconds - low).max(0.0), seconds + high),
             calls_off,
+            busiest,
             kernels: spent.kernels,
             recomputed,
             slowed: spent.slowed,

@@ -30,6 +30,14 @@ pub const MODEL_TYPES: &[&str] = &[
 /// How what is assumed of the length of sequences ends: it is nothing to whoever gives that length.
 pub const OTHER_SEQUENCE: &str = "--seq says otherwise";
 
+/// How what is said of a window begins that attention sees; see [`window_of`].
+const WHOLE_SEQUENCE: &str = "attention is counted over the whole sequence, not in a window of";
+
+/// The tokens of a window that a note says attention is not counted in: in sequences that are no longer there is no difference.
+pub fn window_of(note: &str) -> Option<u64> {
+    note.strip_prefix(WHOLE_SEQUENCE)?.split_whitespace().next()?.parse().ok()
+}
+
 /// Kinds of layers that have attention, in lists of them; the last two see a part of the tokens.
 const ATTENTION: [&str; 4] = ["full_attention", "attention", "sliding_attention", "chunked_attention"];
 
@@ -74,16 +82,73 @@ pub fn read(text: &str, file: &str) -> Result<(Transformer, Vec<String>), Topolo
     let Value::Object(keys) = value else {
         return Err(TopologiesError::Syntax(source.whole("the file is JSON, but no object of keys", HINT)));
     };
-    let mut config = Config { source, file: &keys, keys: &keys, notes: Vec::new() };
     // Models that see keep their language model's keys in a table of their own.
-    if let (Some(Value::Object(inner)), false) = (keys.get("text_config"), keys.contains_key("hidden_size")) {
-        config.keys = inner;
-        config.assume("only the language model is read, from `text_config`".to_owned());
+    let (inner, mut notes) = match keys.get("text_config") {
+        Some(Value::Object(inner)) if !keys.contains_key("hidden_size") => {
+            (inner, vec!["only the language model is read, from `text_config`".to_owned()])
+        }
+        _ => (&keys, Vec::new()),
+    };
+    let (filled, left_out) = with_defaults(inner);
+    if !left_out.is_empty() {
+        notes.push(format!("the file leaves out {}: they are those of `transformers`", left_out.join(", ")));
     }
-    let model = config.model()?;
+    let mut config = Config { source, file: &keys, keys: &filled, notes, kind: String::new() };
+    let mut model = config.model()?;
+    if let Some(own) = own_name(file) {
+        // Of a kind that is read as another one, that one.
+        model.name = format!("{own} ({})", config.kind);
+    }
     let notes = config.notes;
     model.check().map_err(|(_, message)| TopologiesError::Value(source.whole(message, HINT)))?;
     Ok((model, notes))
+}
+
+/// What a model is called by its file: by its folder, where the file has the name that all have.
+fn own_name(file: &str) -> Option<String> {
+    let path = std::path::Path::new(file);
+    let stem = path.file_stem()?.to_str()?;
+    let name = match stem {
+        "config" => path.parent()?.file_name()?.to_str()?,
+        _ => stem,
+    };
+    let name: String = collcast_sim::text::one_line(name).chars().take(60).collect();
+    (!name.is_empty() && !name.starts_with('<')).then_some(name)
+}
+
+/// What files of Gemma leave out, since it is the default of their kind: `configuration_gemma.py`, `configuration_gemma2.py` and
+/// `configuration_gemma3.py` of `transformers`.
+const GEMMAS: [(&str, [(&str, u64); 8]); 3] = [
+    ("gemma", gemma([256_000, 3072, 24_576, 28, 16, 16, 256, 8192])),
+    ("gemma2", gemma([256_000, 2304, 9216, 26, 8, 4, 256, 8192])),
+    ("gemma3_text", gemma([262_208, 2304, 9216, 26, 8, 4, 256, 131_072])),
+];
+
+const fn gemma(of: [u64; 8]) -> [(&'static str, u64); 8] {
+    [
+        ("vocab_size", of[0]),
+        ("hidden_size", of[1]),
+        ("intermediate_size", of[2]),
+        ("num_hidden_layers", of[3]),
+        ("num_attention_heads", of[4]),
+        ("num_key_value_heads", of[5]),
+        ("head_dim", of[6]),
+        ("max_position_embeddings", of[7]),
+    ]
+}
+
+/// Keys with those that their kind has a default of, and which these are.
+fn with_defaults(keys: &Map<String, Value>) -> (Map<String, Value>, Vec<String>) {
+    let kind = keys.get("model_type").and_then(Value::as_str);
+    let defaults = GEMMAS.iter().filter(|known| Some(known.0) == kind).flat_map(|known| known.1);
+    let (mut filled, mut left_out) = (keys.clone(), Vec::new());
+    for (key, value) in defaults {
+        if keys.get(key).is_none_or(Value::is_null) {
+            filled.insert(key.to_owned(), value.into());
+            left_out.push(format!("`{key}` ({value})"));
+        }
+    }
+    (filled, left_out)
 }
 
 const HINT: &str = "the config.json of a model's repository has model_type, hidden_size, num_hidden_layers and more; a TOML \
@@ -97,6 +162,8 @@ struct Config<'a> {
     /// Those of the language model.
     keys: &'a Map<String, Value>,
     notes: Vec<String>,
+    /// The kind that it is read as.
+    kind: String,
 }
 
 impl Config<'_> {
@@ -184,12 +251,14 @@ impl Config<'_> {
 
     fn model(&mut self) -> Result<Transformer, TopologiesError> {
         let kind = self.text("model_type").unwrap_or_default().to_owned();
+        self.kind.clone_from(&kind);
         match kind.as_str() {
             "gpt2" => self.gpt2(),
             "mpt" => self.mpt(),
             known if MODEL_TYPES.contains(&known) => self.llama(known),
             unknown if self.keys.contains_key("hidden_size") && self.keys.contains_key("intermediate_size") => {
                 let like = self.likeness(unknown)?;
+                like.clone_into(&mut self.kind);
                 let shown: String = collcast_sim::text::one_line(unknown).chars().take(40).collect();
                 let shown = if shown.is_empty() {
                     "no model_type is given".to_owned()
@@ -236,6 +305,8 @@ impl Config<'_> {
         }
         Ok(match () {
             () if kind.starts_with("gemma") => "gemma",
+            // Files leave out what is the default of their kind.
+            () if kind == "starcoder2" => "gpt_neox",
             () if has("kv_lora_rank") && has("n_routed_experts") => "deepseek_v3",
             () if has("n_routed_experts") && has("moe_intermediate_size") => "deepseek",
             () if has("num_experts") && has("shared_expert_intermediate_size") => "qwen2_moe",
@@ -349,7 +420,14 @@ impl Config<'_> {
                 "llama4_text" => self.need("intermediate_size_mlp")?,
                 _ => self.need("intermediate_size")?,
             },
-            activation: self.activation(if nemotron { "relu2" } else { "silu" }, !nemotron && !neox)?,
+            activation: self.activation(
+                match kind {
+                    "nemotron" => "relu2",
+                    "gemma" | "gpt_neox" => "gelu",
+                    _ => "silu",
+                },
+                !nemotron && !neox,
+            )?,
             experts: self.experts(kind)?,
             predictions: self.predictions(kind)?,
         })
@@ -369,8 +447,6 @@ impl Config<'_> {
 
     /// Tokens of a sequence in training: the file names its window alone, which later stages of training may have stretched.
     fn window(&mut self) -> Result<u64, TopologiesError> {
-        /// Windows that are trained on from the start; Llama 3.1 has 8,192, and 131,072 after its last stage.
-        const USUAL: u64 = 32_768;
         let window = self.or("max_position_embeddings", 4096)?;
         let scaling = self.keys.get("rope_scaling").and_then(|value| value.get("original_max_position_embeddings"));
         if let Some(before) = scaling.and_then(Value::as_u64).filter(|&before| before > 0 && before < window) {
@@ -379,9 +455,7 @@ impl Config<'_> {
             ));
             return Ok(before);
         }
-        if window > USUAL {
-            self.assume(format!("sequences are as long as the whole window, {window} tokens; {OTHER_SEQUENCE}"));
-        }
+        self.assume(format!("sequences are as long as the whole window, {window} tokens; {OTHER_SEQUENCE}"));
         Ok(window)
     }
 
@@ -437,7 +511,7 @@ impl Config<'_> {
         };
         let window = ["sliding_window", "attention_chunk_size"].iter().find_map(|key| self.keys.get(*key)?.as_u64());
         if let Some(window) = window.filter(|_| bounded) {
-            self.assume(format!("attention is counted over the whole sequence, not in a window of {window} tokens"));
+            self.assume(format!("{WHOLE_SEQUENCE} {window} tokens"));
         }
     }
 

@@ -127,16 +127,47 @@ fn hugging_face_files_are_read() {
             read.width = 0;
         }
         assert_eq!(read, expected, "{name}");
-        assert!(notes.is_empty(), "{name}: {notes:?}");
+        // Files that name a window alone do not say how long sequences are.
+        let window = !matches!(name, "gpt3-175b" | "mpt-7b");
+        assert_eq!(notes.len(), usize::from(window), "{name}: {notes:?}");
+        assert!(notes.iter().all(|note| note.ends_with(hugging_face::OTHER_SEQUENCE)), "{name}: {notes:?}");
     }
     // An unknown kind is read as a Llama, and says so; one of unknown keys is refused.
     let (_, notes) = read(&llama.replace("\"llama\"", "\"olmo9\""), "config.json").unwrap();
     assert!(notes[0].contains("`olmo9` is not known"), "{notes:?}");
     let kimi = format!("{{\"text_config\": {}}}", deepseek.replace("deepseek_v3", "kimi_k2"));
     let (read_as, notes) = read(&kimi, "config.json").unwrap();
-    assert_eq!((read_as.parameters(), notes.len()), (model("deepseek-v3").parameters(), 2), "{notes:?}");
+    assert_eq!((read_as.parameters(), notes.len()), (model("deepseek-v3").parameters(), 3), "{notes:?}");
+    // Models are called by their folder or file, with the kind that they are read as.
+    for (file, name) in [("models/gpt-oss-120b/config.json", "gpt-oss-120b (mixtral)"), ("mine.json", "mine (mixtral)")]
+    {
+        let (model, _) = read(&mixtral.replace("\"mixtral\"", "\"gpt_oss\""), file).unwrap();
+        assert_eq!(model.name, name);
+    }
     let error = read(r#"{"model_type": "rwkv"}"#, "config.json").unwrap_err();
     assert!(error.render().contains("collcast/model/1"), "{}", error.render());
+}
+
+/// Goal: what a file leaves out is the default of its kind in `transformers`.
+/// Method: published files of Gemma 3 27B (its language model has 27.0 B parameters) and Starcoder 2 15B, cut down to what differs
+/// from these.
+#[test]
+fn files_leave_out_defaults() {
+    let gemma = r#"{"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 5376,
+        "intermediate_size": 21504, "num_attention_heads": 32, "num_hidden_layers": 62, "num_key_value_heads": 16,
+        "head_dim": 128, "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}}"#;
+    let (model, notes) = read(gemma, "gemma-3-27b/config.json").unwrap();
+    let billions = model.parameters().held() as f64 / 1e9;
+    assert!((26.9..27.1).contains(&billions), "{billions}");
+    assert_eq!((model.vocabulary, model.activation, model.tied), (262_208, Activation::GeGlu, true));
+    assert!(notes.iter().any(|note| note.contains("`vocab_size` (262208)")), "{notes:?}");
+    assert!(notes.iter().any(|note| hugging_face::window_of(note) == Some(1024)), "{notes:?}");
+    let starcoder = r#"{"model_type": "starcoder2", "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 40,
+        "num_attention_heads": 48, "num_key_value_heads": 4, "vocab_size": 49152, "max_position_embeddings": 16384,
+        "tie_word_embeddings": false}"#;
+    let (model, _) = read(starcoder, "starcoder2-15b/config.json").unwrap();
+    let billions = model.parameters().held() as f64 / 1e9;
+    assert!((15.5..16.1).contains(&billions) && model.activation == Activation::Gelu, "{billions}");
 }
 
 /// Goal: a mistake is said with its place and the way out.

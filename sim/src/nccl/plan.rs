@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::call::Call;
-use crate::collective::{Algorithm, Protocol};
+use crate::collective::{Algorithm, Collective, Protocol};
 use crate::units::Bytes;
 
 /// Places in a FIFO, in steps: `NCCL_STEPS`.
@@ -139,7 +139,7 @@ pub struct Plan {
 }
 
 /// What `part` of `whole` equal parts of a count have, rounded up.
-pub(crate) fn part_of(count: u64, part: u64, whole: u64) -> u64 {
+fn part_of(count: u64, part: u64, whole: u64) -> u64 {
     let of = (u128::from(count) * u128::from(part)).div_ceil(u128::from(whole.max(1)));
     u64::try_from(of).unwrap_or(u64::MAX)
 }
@@ -158,9 +158,19 @@ impl Plan {
         (start(u64::from(channel)), to)
     }
 
+    /// The call and the cut by which so many ranks of it do what they do in all of it: each has as much of a ring's steps.
+    pub(crate) fn of_ranks(&self, call: &Call, ranks: u32) -> (Call, Self) {
+        let (part, all) = (u64::from(ranks), u64::from(call.ranks));
+        let call = Call { ranks, ..call.clone() };
+        if self.algorithm == Algorithm::Ring && call.collective == Collective::AllReduce && part < all {
+            return (Call { count: part_of(call.count, part, all), ..call }, self.of_part(part, all));
+        }
+        (call, *self)
+    }
+
     /// The same cut of `part` of `whole` equal parts of the elements; parts of channels are rounded up.
     #[must_use]
-    pub(crate) fn of_part(&self, part: u64, whole: u64) -> Self {
+    fn of_part(&self, part: u64, whole: u64) -> Self {
         let scaled = |count| part_of(count, part, whole);
         let dealing = match self.dealing {
             Dealing::Evenly => Dealing::Evenly,

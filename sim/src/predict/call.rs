@@ -25,7 +25,7 @@ impl Predictor<'_> {
         protocol: Choice<Protocol>,
         settings: &Settings,
     ) -> Result<Prediction, PredictError> {
-        self.check_ranks(call)?;
+        self.check_ranks(call, settings)?;
         self.check_type(call, settings)?;
         // NCCL has no rule for the protocol of an algorithm that it does not have.
         let ours = algorithm == Choice::Forced(Algorithm::CollTree) && protocol == Choice::Auto;
@@ -58,7 +58,7 @@ impl Predictor<'_> {
         protocol: Protocol,
         settings: &Settings,
     ) -> Result<Schedule, PredictError> {
-        self.check_ranks(call)?;
+        self.check_ranks(call, settings)?;
         if let Some(channels) = settings.channels.filter(|c| !(1..=MAX_CHANNELS).contains(c)) {
             return Err(ScheduleError::Channels(channels).into());
         }
@@ -76,7 +76,9 @@ impl Predictor<'_> {
             _ => {}
         }
         let plan = Plan::new(call, algorithm, protocol, &self.limits_of(call, algorithm, protocol, &settings));
-        Ok(Schedule::new(call.clone(), plan, &self.order(call.ranks, &settings))?)
+        let ranks = call.ranks.min(self.topology.ranks());
+        let (call, plan) = plan.of_ranks(call, ranks);
+        Ok(Schedule::new(call, plan, &self.order(ranks, &settings))?)
     }
 
     /// Predicts a call with a given algorithm and protocol, watched by `observer`, which needs
@@ -93,11 +95,12 @@ impl Predictor<'_> {
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
         let proven = self.proven(call, algorithm, protocol, settings)?;
-        match self.grow(&proven, settings) {
+        let mut parts = Vec::new();
+        match self.grow(&proven, settings, &mut parts) {
             Some(prediction) => Ok(prediction),
             // What is too large as a whole may be forecast from parts that are nearly as large.
             None => self.simulate(&proven, settings, observer).or_else(|error| {
-                let large = error.is_too_large().then(|| self.grow_too_large(&proven, settings)).flatten();
+                let large = error.is_too_large().then(|| self.grow_too_large(&proven, settings, &mut parts)).flatten();
                 large.ok_or(error)
             }),
         }
@@ -113,7 +116,7 @@ impl Predictor<'_> {
         call: &Call,
         settings: &Settings,
     ) -> Result<Schedule, PredictError> {
-        self.check_ranks(call)?;
+        self.check_ranks(call, settings)?;
         Ok(imported.schedule(call.clone(), &self.limits(call.ranks, settings))?)
     }
 

@@ -166,7 +166,7 @@ impl Predictor<'_> {
             return no(format!("NCCL has no {a}"));
         }
         for call in calls {
-            self.check_ranks(call)?;
+            self.check_ranks(call, settings)?;
             call.check().map_err(ScheduleError::from)?;
             if call.count == 0 || call.ranks != first.ranks {
                 return no("each needs elements, and all the same ranks".to_owned());
@@ -354,6 +354,7 @@ impl Predictor<'_> {
             (rounds, &|i| run(i, &mut self.teller.begins("simulating the group in a loop"))),
         )
         .map_err(stopped)?
+        .0
         .max(bound.time);
         let congested = congested.map(|link| self.congestion(link));
         Ok(GroupTime { kernel, proof, events: outcome.events, busy, congested })

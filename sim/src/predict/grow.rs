@@ -6,30 +6,39 @@
 //! adds what the first says, so do those that are left out. A host or link that is unlike the others is among those that are
 //! simulated.
 
+use rayon::prelude::*;
+
 use super::error::PredictError;
 use super::grown::{COMPARED, Grown};
 use super::prediction::Prediction;
 use super::predictor::Predictor;
 use super::proof::Proven;
 use super::settings::Settings;
+use super::time::{APART, is_alone};
 use crate::bounds;
 use crate::call::Call;
 use crate::collective::{Algorithm, Collective, Protocol};
 use crate::domain::Reason;
 use crate::engine::{MOST_WORK, Unobserved, WORK_PER_SECOND, mix};
 use crate::ids::Rank;
-use crate::nccl::plan::{part_of, peer_batches};
+use crate::measurement::Timing;
+use crate::nccl::plan::peer_batches;
 use crate::network::Row;
 use crate::schedule::Schedule;
 use crate::units::SimDuration;
 
 /// Hosts of the smallest call that is simulated: all that a double tree tells apart occurs among them.
 const FEWEST_HOSTS: u32 = 8;
+/// Hosts of the smallest call that is forecast from fewer.
+const LEAST_HOSTS: u32 = 128;
 /// The part of the forecast by which two doublings may differ over all that is left out.
 const STEADY: f64 = 0.01;
 /// The same where the whole is too large to be simulated, or nearly: as many as runs of all hosts were seen to differ,
 /// `grown.rs`.
 const NEARLY_STEADY: f64 = 0.05;
+/// As [`APART`] for steps past a host that is unlike the others: the loop of three calls of PAT over 512 ranks, with a NIC down,
+/// takes 1.6% longer a call than one alone, and six times as long to simulate.
+const STEPS_APART: f64 = 0.05;
 /// How many times as many hosts as the largest part the whole has at least.
 const LEAST_TIMES: u32 = 8;
 /// The same where the whole is too large to be simulated.
@@ -67,6 +76,9 @@ impl Growth {
     }
 }
 
+/// Parts of a call that were simulated, by their hosts.
+pub(super) type Simulated = Vec<(u32, Prediction)>;
+
 impl Predictor<'_> {
     /// A call over many hosts by fewer of them, where those grow steadily, however soon all could be simulated.
     ///
@@ -79,16 +91,16 @@ impl Predictor<'_> {
         settings: &Settings,
     ) -> Result<Option<Prediction>, PredictError> {
         let whole = self.proven(call, algorithm, protocol, settings)?;
-        Ok(self.by_fewer(&whole, settings, (LEAST_TIMES_TOO_LARGE, STEADY), |_, _| Some(STEADY)))
+        Ok(self.by_fewer(&whole, settings, (LEAST_TIMES_TOO_LARGE, STEADY), &mut Simulated::new(), |_, _| Some(STEADY)))
     }
 
     /// A call over many hosts by fewer of them; `None` where it does not grow steadily, has few hosts, or is soon simulated
     /// whole.
-    pub(super) fn grow(&self, whole: &Proven, settings: &Settings) -> Option<Prediction> {
+    pub(super) fn grow(&self, whole: &Proven, settings: &Settings, known: &mut Simulated) -> Option<Prediction> {
         if whole.schedule.call.ranks <= FEW_RANKS {
             return None;
         }
-        self.by_fewer(whole, settings, (LEAST_TIMES, STEADY), |part, times| {
+        self.by_fewer(whole, settings, (LEAST_TIMES, STEADY), known, |part, times| {
             // As many more ranks have as many more steps each; what folds in a part may not in the whole.
             let more =
                 if Growth::of(part.algorithm) == Some(Growth::Steps) { times.saturating_mul(times) } else { times };
@@ -100,8 +112,13 @@ impl Predictor<'_> {
     }
 
     /// A call that is too large to be simulated whole, by fewer hosts, though these may grow less steadily.
-    pub(super) fn grow_too_large(&self, whole: &Proven, settings: &Settings) -> Option<Prediction> {
-        self.by_fewer(whole, settings, (LEAST_TIMES_TOO_LARGE, NEARLY_STEADY), |_, _| Some(STEADY))
+    pub(super) fn grow_too_large(
+        &self,
+        whole: &Proven,
+        settings: &Settings,
+        known: &mut Simulated,
+    ) -> Option<Prediction> {
+        self.by_fewer(whole, settings, (LEAST_TIMES_TOO_LARGE, NEARLY_STEADY), known, |_, _| Some(STEADY))
     }
 
     /// From the first parts that grow steadily, or else from the largest ones whose doublings differ by `most_off` of the
@@ -112,6 +129,7 @@ impl Predictor<'_> {
         whole: &Proven,
         settings: &Settings,
         (times_least, most_off): (u32, f64),
+        known: &mut Simulated,
         worth: impl Fn(&Prediction, u64) -> Option<f64>,
     ) -> Option<Prediction> {
         let (schedule, call) = (&whole.schedule, &whole.schedule.call);
@@ -131,20 +149,44 @@ impl Predictor<'_> {
             plan.algorithm == Algorithm::Direct
                 && (peer_batches(hosts, row.each) < groups || served(hosts) < served(row.hosts))
         };
-        let mut seen: Vec<(u32, Prediction)> = Vec::new();
-        let mut nearly = None;
-        for hosts in numbers(row.hosts, row.below) {
-            let Some(from) = window(hosts, &row).filter(|_| !too_few(hosts)) else { continue };
-            // Larger parts together take as long as the whole.
-            if hosts * times_least > row.hosts {
-                break;
-            }
+        // Larger parts together take as long as the whole.
+        let numbers = numbers(row.hosts, row.below).take_while(|hosts| hosts * times_least <= row.hosts);
+        let windows = numbers.filter(|&hosts| !too_few(hosts)).filter_map(|hosts| Some((window(hosts, &row)?, hosts)));
+        let windows: Vec<(u32, u32)> = windows.collect();
+        // The largest first, as it takes longest.
+        let simulate = |windows: &[(u32, u32)], settings: &Settings| {
+            let parts = windows.par_iter().rev().with_max_len(1).map(|&of| self.part(whole, of, &row, settings));
+            let parts: Vec<Result<Prediction, PredictError>> = parts.collect();
             // Where a part cannot be simulated, the whole says why.
-            let Ok(part) = self.part(whole, (from, hosts), &row, settings) else { break };
-            seen.push((hosts, part));
-            let Some(last) = seen.last_chunk::<COMPARED>() else { continue };
-            let steady = worth(&last[COMPARED - 1].1, u64::from(row.hosts / hosts))?;
-            let grown = self.carried_on(last, growth, &row, whole, settings);
+            windows
+                .iter()
+                .zip(parts.into_iter().rev())
+                .map_while(|(of, part)| Some((of.1, part.ok()?)))
+                .collect::<Vec<_>>()
+        };
+        let alone = Settings { timing: Timing { calls: 1, ..settings.timing }, ..*settings };
+        // What a loop of calls would take is asked only where one call alone does not tell.
+        let dear = growth == Growth::Steps && row.unlike.is_some();
+        let mut nearly = None;
+        for last in COMPARED..=windows.len() {
+            let window = &windows[last - COMPARED..last];
+            let missing: Vec<_> = window.iter().filter(|of| known.iter().all(|k| k.0 != of.1)).copied().collect();
+            known.extend(simulate(&missing, if dear { &alone } else { settings }));
+            let parts: Vec<_> = known.iter().filter(|known| window.iter().any(|of| of.1 == known.0)).cloned().collect();
+            let Ok(mut parts) = <[_; COMPARED]>::try_from(parts) else { break };
+            // All are timed as the largest: in a loop where its first rank is done long before its last.
+            let (smaller, largest) = parts.split_at(COMPARED - 1);
+            let again = match largest[0].1.apart {
+                _ if is_alone(settings) => None,
+                apart if dear => (apart > STEPS_APART).then_some(settings),
+                apart => (apart <= APART && smaller.iter().any(|part| part.1.apart > APART)).then_some(&alone),
+            };
+            if let Some(settings) = again {
+                let Ok(timed) = <[_; COMPARED]>::try_from(simulate(window, settings)) else { break };
+                parts = timed;
+            }
+            let steady = worth(&parts[COMPARED - 1].1, u64::from(row.hosts / window[COMPARED - 1].1))?;
+            let grown = self.carried_on(&parts, growth, &row, whole, settings);
             match grown.grown.map_or(0.0, |grown| grown.off) {
                 off if off <= steady => return Some(grown),
                 off if off <= most_off => nearly = Some(grown),
@@ -157,11 +199,10 @@ impl Predictor<'_> {
     /// The hosts of many ranks, where there are many. Where flows are pinned to ways by hashing, each number of hosts has
     /// its own.
     fn row_of(&self, ranks: u32) -> Option<Row> {
-        let least = FEWEST_HOSTS << (COMPARED + 1);
-        if ranks < least || self.topology.hosts().len() < least as usize || self.topology.hash.is_some() {
+        if ranks < LEAST_HOSTS || self.topology.hosts().len() < LEAST_HOSTS as usize || self.topology.hash.is_some() {
             return None;
         }
-        self.parts.row(self.topology, ranks).filter(|row| row.hosts >= least)
+        self.parts.row(self.topology, ranks).filter(|row| row.hosts >= LEAST_HOSTS)
     }
 
     /// The same cut on some hosts in a row.
@@ -176,12 +217,7 @@ impl Predictor<'_> {
         let part = self.parts.part(self.topology, (from, hosts), row)?;
         let (machine, links) = &*part;
         let predictor = self.on(machine).with_graphs(self.given.clone());
-        let (mut call, mut plan) = (Call { ranks, ..whole.schedule.call.clone() }, whole.schedule.plan);
-        // Each rank has as much of a ring's steps as in the whole.
-        if plan.algorithm == Algorithm::Ring && call.collective == Collective::AllReduce {
-            let [part, all] = [hosts, row.hosts].map(u64::from);
-            (call.count, plan) = (part_of(call.count, part, all), plan.of_part(part, all));
-        }
+        let (call, plan) = whole.schedule.plan.of_ranks(&whole.schedule.call, ranks);
         let schedule = Schedule::new(call, plan, &predictor.order(ranks, settings))?;
         // Its pattern is that of the whole, which is proved.
         let part = Proven { schedule, proof: whole.proof };

@@ -29,5 +29,5 @@ pub use prediction::{LinkUse, Prediction, Shares, Warning};
 pub use predictor::Predictor;
 pub use proof::ProofKind;
 pub(crate) use proof::Proven;
-pub use settings::{Choice, Settings};
+pub use settings::{Choice, Settings, Whole};
 pub(crate) use time::Pace;

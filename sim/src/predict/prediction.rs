@@ -82,6 +82,8 @@ pub struct Prediction {
     pub work: u64,
     /// Lanes before and after folding; those after of the largest part where it is from fewer hosts.
     pub folded: (u64, usize),
+    /// The part of its time by which the first rank of a call is done before the last: calls of a loop overlap by so much.
+    pub apart: f64,
     /// How it was forecast from fewer hosts, where it was.
     pub grown: Option<Grown>,
     /// How the schedule was proved.

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::error::PredictError;
 use super::parts::Parts;
 use super::prediction::Prediction;
-use super::settings::Settings;
+use super::settings::{Settings, Whole};
 use crate::call::{Call, CallError};
 use crate::collective::{Algorithm, DataType, Launch};
 use crate::domain::{Beyond, Reason};
@@ -53,8 +53,9 @@ pub(super) type RunsAs = (u64, Plan, Settings, Option<u64>);
 /// A prediction of groups together, the shares of its resources in their order, and that with slower blocks.
 pub(super) type Together = (Prediction, Vec<f64>, Option<Prediction>);
 
-/// What graphs depend on: the GPUs of its ranks, multicast, reduction in the network, transport, and channels of sends.
-type Asked = (Vec<VertexId>, bool, bool, Transport, Sends);
+/// What graphs depend on: the GPUs of its ranks, multicast, reduction in the network, transport, channels of sends, and what
+/// the ranks are a part of.
+type Asked = (Vec<VertexId>, bool, bool, Transport, Sends, Option<Whole>);
 
 /// The graphs that NCCL finds, and in which order its channels visit ranks.
 type Found = (Arc<Graphs>, Arc<Order>);
@@ -138,8 +139,13 @@ impl<'a> Predictor<'a> {
         let options = Options::new(self.topology, told, settings.transport, Given::default());
         let all: Vec<Rank> = (0..ranks.min(self.topology.ranks())).map(Rank).collect();
         let gpus = all.iter().map(|&rank| self.topology.gpu_of(rank)).collect();
-        let asked = (gpus, options.multicast, options.collnet, options.transport, options.sends);
+        let asked = (gpus, options.multicast, options.collnet, options.transport, options.sends, settings.whole);
+        let part = settings.whole.map(|whole| (whole, self.found(ranks, &Settings { whole: None, ..*settings })));
         self.found.get(asked, || {
+            if let Some((whole, (graphs, order))) = part {
+                let hosts = whole.hosts.max(graphs.hosts);
+                return (Arc::new(Graphs { ranks: whole.ranks, hosts, ..(*graphs).clone() }), order);
+            }
             let options = Options { given: self.given.clone(), ..options };
             let graphs = search::graphs_of(self.topology, &all, &options, &self.nodes);
             let order = order_by(self.topology, &graphs, &settings.transport);
@@ -152,11 +158,11 @@ impl<'a> Predictor<'a> {
         settings.version.or(self.topology.software.nccl).unwrap_or_default().covered().0
     }
 
-    pub(super) fn check_ranks(&self, call: &Call) -> Result<(), PredictError> {
+    pub(super) fn check_ranks(&self, call: &Call, settings: &Settings) -> Result<(), PredictError> {
         if call.ranks == 0 {
             return Err(ScheduleError::from(CallError::Ranks(0)).into());
         }
-        if call.ranks > self.topology.ranks() {
+        if call.ranks > self.topology.ranks() && settings.whole.is_none() {
             return Err(PredictError::TooFewGpus {
                 ranks: call.ranks,
                 topology: self.topology.name.clone(),

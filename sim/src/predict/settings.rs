@@ -15,6 +15,15 @@ pub enum Choice<T> {
     Forced(T),
 }
 
+/// The communicator that groups are a part of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Whole {
+    /// Its ranks.
+    pub ranks: u32,
+    /// The hosts that they are on; those of one NVLink domain count as one.
+    pub hosts: u32,
+}
+
 /// Settings of a prediction beyond the call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Settings {
@@ -37,6 +46,9 @@ pub struct Settings {
     pub registered: bool,
     /// Blocks of send and receive serve all peers at once, as kernels do that are not NCCL's.
     pub spread: bool,
+    /// Groups are the first members of a larger communicator: NCCL chooses and cuts for all of it, and each member does what
+    /// it does there.
+    pub whole: Option<Whole>,
     /// Fold symmetric lanes; off only to check that folding changes nothing.
     pub fold: bool,
 }
@@ -53,6 +65,7 @@ impl Default for Settings {
             transport: Transport::default(),
             registered: false,
             spread: false,
+            whole: None,
             fold: true,
         }
     }

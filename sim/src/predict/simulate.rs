@@ -73,7 +73,7 @@ impl Predictor<'_> {
 
     /// As [`Self::predict_split`], with the share of each resource's capacity that was used over
     /// the simulated run, and, given a part of their rate that blocks keep beside something else,
-    /// the prediction for such blocks.
+    /// the prediction for such blocks. Groups may be a part of larger ones ([`Settings::whole`]), whose call is given.
     ///
     /// # Errors
     /// See [`PredictError`].
@@ -95,8 +95,8 @@ impl Predictor<'_> {
         let mut first = None;
         let mut schedules = Vec::new();
         for predictor in &predictors {
-            let call = call(predictor.topology.ranks());
-            predictor.check_ranks(&call)?;
+            let call = call(settings.whole.map_or(predictor.topology.ranks(), |whole| whole.ranks));
+            predictor.check_ranks(&call, settings)?;
             let resolved = if algorithm == Choice::Best || protocol == Choice::Best {
                 let alone = predictor.predict(&call, algorithm, protocol, settings)?;
                 Resolved {
@@ -186,8 +186,8 @@ impl Predictor<'_> {
         let ends = self.profile.kernel(&schedule.plan);
         let work = Cell::new(outcome.work);
         let again = |i: &Instance<'_>| steady(i, LOOP).inspect(|outcome| work.set(work.get() + outcome.work));
-        let kernel =
-            kernel_time(instance, &outcome, ends, settings, (ROUNDS, &again)).map_err(stopped)?.max(bound.time);
+        let (kernel, apart) = kernel_time(instance, &outcome, ends, settings, (ROUNDS, &again)).map_err(stopped)?;
+        let kernel = kernel.max(bound.time);
         let mut beyond = self.beyond_of(schedule, settings);
         // Those with a proxy go through the network.
         let (nvswitch, sharp) = self.profile.switches_measured();
@@ -218,6 +218,7 @@ impl Predictor<'_> {
             events: outcome.events,
             work: work.get(),
             folded: (lanes(instance), instance.lanes.len()),
+            apart,
             grown: None,
             proof,
             bound,

@@ -118,6 +118,8 @@ pub(super) fn check_possible(
     Err(PredictError::SelfCheck { what: what(), violation })
 }
 
+/// The part of its time by which the first rank of a call is done before the last, from which on a loop of calls is simulated.
+pub(super) const APART: f64 = 0.01;
 /// Rounds simulated of a timed loop; from then on each takes as long as the last half of them on average (where a FIFO
 /// holds several calls, they end in groups).
 pub(super) const ROUNDS: u32 = 8;
@@ -133,20 +135,20 @@ pub(super) type Runner<'r> = dyn Fn(&Instance<'_>) -> Result<Outcome, EngineErro
 
 /// Time on the device of one kernel in a loop of them, given the `outcome` of one alone, `ends` being the start and end
 /// of a kernel. Where some ranks are done before others, kernels back to back overlap: `rounds` of them are run, unless
-/// one call alone is timed.
+/// one call alone is timed. Also by which part of the time of one the first rank is done before the last.
 pub(super) fn kernel_time(
     instance: &Instance<'_>,
     outcome: &Outcome,
     ends: SimDuration,
     settings: &Settings,
     (rounds, run): (u32, &Runner<'_>),
-) -> Result<SimDuration, EngineError> {
+) -> Result<(SimDuration, f64), EngineError> {
     let run_time = outcome.end - SimTime(0);
     let kernel = ends + run_time;
     let first = outcome.first_ends.iter().min().map_or(run_time, |&t| t - SimTime(0));
-    let alone = settings.cold || settings.timing.calls <= 1;
-    if alone || first.as_us() >= run_time.as_us() - 0.01 * kernel.as_us() {
-        return Ok(kernel);
+    let apart = (run_time.as_us() - first.as_us()) / kernel.as_us().max(1e-9);
+    if apart <= APART || is_alone(settings) {
+        return Ok((kernel, apart));
     }
     let mut instance = instance.clone();
     let mut repeated = |rounds: u32| {
@@ -166,7 +168,7 @@ pub(super) fn kernel_time(
     let half = rounds / 2;
     let round_ends = outcome.round_ends.iter().rev();
     let (Some(last), Some(before)) = (round_ends.clone().next(), round_ends.clone().nth(half as usize)) else {
-        return Ok(kernel);
+        return Ok((kernel, apart));
     };
     let calls = u64::from(settings.timing.calls.max(rounds));
     // Of all calls, which take longer than times hold.
@@ -174,7 +176,12 @@ pub(super) fn kernel_time(
     // Folding keeps the order of ranks: the first kernel is that of rank 0.
     let end = outcome.last_ends.first().filter(|_| settings.timing.of_rank_0).unwrap_or(last);
     let each = (u128::from(end.0 + ends.0) + rest) / u128::from(calls);
-    Ok(SimDuration(u64::try_from(each).unwrap_or(u64::MAX)))
+    Ok((SimDuration(u64::try_from(each).unwrap_or(u64::MAX)), apart))
+}
+
+/// Whether one call alone is timed, and no loop of them.
+pub(super) fn is_alone(settings: &Settings) -> bool {
+    settings.cold || settings.timing.calls <= 1
 }
 
 /// Whether the last two rounds take the same time.
