@@ -57,6 +57,9 @@ pub struct Band {
     pub share: f64,
     /// The least share that a healthy machine is likely to reach.
     pub low: f64,
+    /// The share below which a size of it is slow.
+    #[serde(skip)]
+    pub limit: f64,
     /// Half of the rows lie further from the median of their size than 0.67 of this, as a fraction.
     pub scatter: f64,
     /// Whether that is more than runs have.
@@ -167,20 +170,22 @@ pub struct Limits {
     pub large: f64,
     /// Of the others.
     pub others: f64,
+    /// Whether the user set them: nothing above is slow then.
+    pub asked: bool,
 }
 
 impl Default for Limits {
     /// Healthy runs of others lack up to 10% at large sizes beside profiles that had not seen their publisher, and a deficit of 15%
     /// is beyond that; below them times depend on host and driver, and a quarter more time is the least that is worth a look.
     fn default() -> Self {
-        Self { large: 0.89, others: 0.80 }
+        Self { large: 0.89, others: 0.80, asked: false }
     }
 }
 
 impl Limits {
     /// One share for all bands.
     pub fn of(share: f64) -> Self {
-        Self { large: share, others: share }
+        Self { large: share, others: share, asked: true }
     }
 
     /// That of a part.
@@ -235,8 +240,8 @@ const ONE_SIDED: f64 = 1.645;
 /// Scatter of rows from which on a band is unsteady: ten times that of `crate::noise` at large sizes, five times
 /// below.
 const UNSTEADY: [f64; 3] = [0.25, 0.25, 0.05];
-/// Fewest sizes whose scatter counts.
-const SCATTERED: usize = 4;
+/// Fewest sizes whose scatter counts: one that was disturbed does not move the median of three.
+const SCATTERED: usize = 3;
 
 /// Judges runs.
 pub fn judge(runs: &[Run], limits: Limits) -> Health {
@@ -296,9 +301,16 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
     let state_of = |part| bands.iter().find(|b| b.part == part).map(|b| b.state);
     let large = state_of(Part::Large);
     // Where neither the smallest nor the largest sizes are slow, others are as likely NCCL's, which chose otherwise than
-    // forecast.
+    // forecast. That leaves large sizes as they should be: where these lack too, it is no excuse for the middle.
     let smallest = run.points.first()?.size_bytes;
-    let forecast_alone = |band: &Band| run.kind.is_some() && band.from_bytes > smallest && large != Some(State::Slow);
+    let lacks = |b: &Band| b.part == Part::Large && b.state == State::Unsure && b.share < limits.large;
+    let lacking = bands.iter().any(lacks);
+    let forecast_alone = |band: &Band| {
+        run.kind.is_some()
+            && band.from_bytes > smallest
+            && large != Some(State::Slow)
+            && !(lacking && band.part == Part::Middle)
+    };
     let state = match () {
         () if bands.iter().any(|b| b.state == State::Slow && !forecast_alone(b)) => State::Slow,
         () if bands.iter().any(|b| b.state == State::Slow) => State::Unsure,
@@ -321,7 +333,7 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
         // A size of its own may be as it should be in a slow band, and not in one that passes; what healthy machines may
         // reach is not slow.
         let state = match band.state {
-            State::Slow if !band.unsteady && share >= limits.of_part(part) => State::Pass,
+            State::Slow if !band.unsteady && share >= band.limit => State::Pass,
             State::Slow if share >= band.low => State::Unsure,
             State::Pass if share < band.low => State::Unsure,
             state => state,
@@ -389,7 +401,8 @@ fn slow_from(lines: &mut [Line]) -> Option<u64> {
 }
 
 /// Judges a band as a whole and, of many sizes, its halves and its end: the slow piece that is furthest beyond what its
-/// interval leaves, or the whole. What makes a machine slow may begin inside a band.
+/// interval leaves, or the whole. What makes a machine slow may begin inside a band. Of small sizes those come first that
+/// begin at the smallest one: there it is latency, and not what NCCL chose.
 fn judge_band(part: Part, points: &[(&Point, f64)], run: &Run, limits: Limits, alarm: f64) -> Option<Band> {
     let count = points.len();
     let whole = 0..count;
@@ -404,8 +417,10 @@ fn judge_band(part: Part, points: &[(&Point, f64)], run: &Run, limits: Limits, a
         judge_piece(part, (&points[piece.clone()], piece.len() == count, noise), run, limits, alarm)
     };
     let judged: Vec<Band> = pieces.into_iter().map(judge).collect();
-    let beyond = |band: &&Band| band.share / band.low;
-    let slow = judged.iter().filter(|b| b.state == State::Slow).min_by(|a, b| beyond(a).total_cmp(&beyond(b)));
+    let later = |band: &Band| part == Part::Small && band.from_bytes > points[0].0.size_bytes;
+    let beyond = |band: &Band| band.share / band.low;
+    let slow = judged.iter().filter(|b| b.state == State::Slow);
+    let slow = slow.min_by(|a, b| later(a).cmp(&later(b)).then(beyond(a).total_cmp(&beyond(b))));
     slow.or(judged.first()).cloned()
 }
 
@@ -424,18 +439,24 @@ fn judge_piece(
     let spread = (doubt * doubt + noise * noise + 1.57 * scatter * scatter / points.len() as f64).sqrt();
     let unsteady = whole && points.len() >= SCATTERED && scatter > UNSTEADY[place];
     let standard = if part == Part::Large { alarm } else { alarm.max(HEAVY_TAIL) };
-    let beyond = (standard * spread).max(-limits.of_part(part).ln());
+    // Nothing is left open that both errors allow to be told: where no healthy machine is likely to be, and what is worth
+    // acting on is not ruled out.
+    let (healthy, passing) = (standard * spread, -WOULD_SHOW[place].ln() - ONE_SIDED * spread);
+    let limit = -limits.of_part(part).ln();
+    let limit = if whole && !limits.asked { limit.min(passing.max(healthy)) } else { limit };
+    let beyond = healthy.max(limit);
     // The median of two is their mean, which one of them moves: the other has to be slow too.
     let both = points.len() != END || points.iter().all(|(p, _)| excess(p) > beyond / 2.0);
     let slow = middle > beyond && both || unsteady;
-    let passes = middle + ONE_SIDED * spread <= -WOULD_SHOW[place].ln();
+    let passes = middle <= passing;
     Band {
         part,
         from_bytes: size(points.first()),
         to_bytes: size(points.last()),
         sizes: points.len(),
         share: (-middle).exp(),
-        low: (-standard * spread).exp(),
+        low: (-healthy).exp(),
+        limit: (-limit).exp(),
         scatter,
         unsteady,
         state: match () {
