@@ -83,6 +83,7 @@ pub mod kernels;
 pub mod lint;
 pub mod next;
 pub mod noise;
+mod own_tuner;
 pub mod plan;
 pub mod probe;
 pub mod profiles;

@@ -23,6 +23,7 @@ use collcast_topologies::placement::place;
 use crate::confidence::On;
 use crate::error::Error;
 use crate::files::{input_of, read_text};
+use crate::own_tuner;
 use crate::profiles::{self, Folders, Taken};
 
 /// The machine where none is named.
@@ -270,7 +271,15 @@ pub struct Told {
     pub notes: Vec<String>,
     /// What of it a forecast leaves out.
     pub warnings: Vec<String>,
+    /// The variables that were given and have an effect, but for those of tuners, by name.
+    pub given: Vec<(String, String)>,
 }
+
+/// Variables that name tables of tuners: files of the host that NCCL runs on.
+pub(crate) const TABLES: [&str; 2] = ["NCCL_TUNER_CONFIG_FILE", "COLLCAST_TUNER_TABLE"];
+
+/// Variables that say who chooses, and not what there is to choose from.
+const OF_TUNERS: [&str; 2] = ["NCCL_TUNER_", "COLLCAST_TUNER_"];
 
 /// What NCCL is told on a machine: what its plugin sets, the machine's variables, then those given.
 ///
@@ -314,6 +323,13 @@ pub fn told(topology: &Topology, nccl: Option<&str>, env: &[(String, String)]) -
     if !own.is_empty() {
         told.notes.push(format!("{ENVIRONMENT}{}", plain(own)));
     }
+    let in_effect = |name: &str| {
+        !OF_TUNERS.iter().any(|family| name.starts_with(family))
+            && (moves(name) || !environment.ignored.iter().any(|ignored| ignored == name))
+    };
+    let given: BTreeMap<&String, &String> = env.iter().map(|(name, value)| (name, value)).collect();
+    let given = given.into_iter().filter(|(name, _)| in_effect(name));
+    told.given = given.map(|(name, value)| (name.clone(), value.clone())).collect();
     let ignored: Vec<&str> = environment.ignored.iter().map(String::as_str).filter(|name| !moves(name)).collect();
     if !ignored.is_empty() {
         told.notes.push(format!("without effect on the forecast: {}", ignored.join(" ")));
@@ -333,6 +349,14 @@ pub fn told(topology: &Topology, nccl: Option<&str>, env: &[(String, String)]) -
         told.warnings.extend(csv.warnings.iter().take(8).map(|warning| format!("{path}: {warning}")));
         told.notes.push(format!("NVIDIA's example tuner plugin is loaded, with {path}"));
         told.tuner = Some(Tuner::Csv(Arc::new(csv)));
+    }
+    if let Some(paths) = environment.own_tables {
+        let here = |name: &str| pairs.iter().rfind(|(known, _)| known == name).map(|(_, value)| value.clone());
+        let (tuner, warnings) = own_tuner::load(&paths, environment.next_tuner.as_deref(), topology, rules, &here)?;
+        told.warnings.extend(warnings);
+        let paths = if paths.is_empty() { "no table" } else { &paths };
+        told.notes.push(format!("collcast-tuner is loaded, with {paths}"));
+        told.tuner = Some(tuner);
     }
     Ok(told)
 }

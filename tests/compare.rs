@@ -110,6 +110,28 @@ fn the_same_file_twice_is_no_failure() {
     }
 }
 
+/// Goal: of two sizes that ran once, one disturbed measurement could be all of a change: the interval says so as well as the
+/// verdict, and the sizes are named. Three runs of each are none.
+#[test]
+fn two_sizes_may_have_been_disturbed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, factor: f64, runs: usize| {
+        let path = folder.path().join(name);
+        let row = |run: usize, size: u64| format!("{run},all_reduce,8,{size},{}\n", 1e-4 * size as f64 * factor);
+        let rows: String = (0..runs).flat_map(|run| [32 << 20, 64 << 20].map(|size| row(run, size))).collect();
+        std::fs::write(&path, format!("run,collective,ranks,size_bytes,time_us\n{rows}")).unwrap();
+        path.display().to_string()
+    };
+    let (_, result) = json(&[&file("a.csv", 1.0, 1), &file("b.csv", 1.13, 1)]);
+    let band = &result["bands"][0];
+    assert_eq!(band["verdict"], "cannot tell", "{result}");
+    assert!(band["low"].as_f64() < Some(1.0) && band["high"].as_f64() > Some(1.13), "{band}");
+    let warned = result["warnings"].to_string();
+    assert!(warned.contains("one disturbed measurement") && warned.contains("32 MiB 1.130"), "{warned}");
+    let (code, result) = json(&[&file("c.csv", 1.0, 3), &file("d.csv", 1.13, 3)]);
+    assert!(code == 1 && result["bands"][0]["low"].as_f64() > Some(1.0), "{result}");
+}
+
 /// Goal: repeats that agree to the last digit stay, and a table that its file holds twice is told.
 #[test]
 fn repeats_stay_and_copies_are_told() {

@@ -516,7 +516,7 @@ fn a_table_gains_what_it_claims() {
         };
         let outcome = tune(&site.load().unwrap(), &request).unwrap();
         let version = if name.contains("x2") && !name.contains("every") { "2.28.3" } else { "2.28.9" };
-        let made_for = format!("nccl={version} gpu={}", name[..4].to_uppercase());
+        let made_for = format!("nccl={version} gpu={} form=other", name[..4].to_uppercase());
         assert!(outcome.tuner_csv.contains(&format!("\n# for: {made_for}\n")), "{}", outcome.tuner_csv);
         let (mut apart, mut gains) = (Vec::new(), Vec::new());
         for (collective, size, default, tuned, _) in &rows {

@@ -18,7 +18,8 @@ one value throughout A and another throughout B is what is compared: the first l
 alike are repeats: their median counts, and how far they lie apart; without repeats the known \
 noise of the launch mode does. Medians over neighbouring sizes decide, not single rows, until both \
 have five runs. Hosts that both name are each held against themselves too. With nothing changed, a \
-report says `slower` with a chance below 2%. Exit 1 where B or a host of it is slower, and where B has \
+report says `slower` with a chance below 2%. The interval of one or two sizes that ran once reaches \
+further: one disturbed measurement could be all of their change. Exit 1 where B or a host of it is slower, and where B has \
 wrong values, failed runs, or a larger share of cut ones.
 
   slower       all of the interval is above 1, and the ratio is at the tolerance or above

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use collcast::bench;
 use collcast::files::{read_bytes, read_text};
 use collcast::step::{self, Collectives};
-use collcast::tune::install::{Install, LIBRARY, undo};
+use collcast::tune::install::{Install, LIBRARY, doubts, undo};
 use collcast::tune::{
     Budget, Communicators, Live, Objective, Outcome, ProcessSetting, Request, tune, tune_measuring, write,
 };
@@ -17,7 +17,7 @@ use collcast_hwbackend::exec::Effort;
 use collcast_sim::collective::UnknownName;
 use collcast_sim::ids::Rank;
 use collcast_sim::nccl::FUNCTIONS;
-use collcast_tuner::table::Table;
+use collcast_tuner::table::{MadeFor, Table};
 
 use super::bench::Runner;
 use super::call::{self, Code};
@@ -137,7 +137,8 @@ impl TableCommand {
         match self {
             Self::Install { table, into, plugin, record } => {
                 let table = if table.is_dir() { table.join("tuner.csv") } else { table.clone() };
-                let changes = Table::check(&read_text("read the table", &table)?).map_err(|why| {
+                let made = read_text("read the table", &table)?;
+                let changes = Table::check(&made).map_err(|why| {
                     let message = format!("{} is no table of `tune`: {why}", table.display());
                     Error::usage(message, "write one: collcast tune TOPOLOGY -c all --output DIR")
                 })?;
@@ -162,8 +163,13 @@ impl TableCommand {
                 if changes == 0 && process.is_empty() {
                     say!("warning: {} changes none of NCCL's choices: it does as without it", table.display());
                 }
-                let install = Install { plugin, table: listed(&table)?, record, process, exported };
-                let lines = install.added_to(into.as_deref().unwrap_or("stdout".as_ref()), &text)?;
+                let next = MadeFor::of(&made).next;
+                let install = Install { plugin, table: listed(&table)?, record, next, process, exported };
+                let file = into.as_deref().unwrap_or("stdout".as_ref());
+                let lines = install.added_to(file, &text)?;
+                for doubt in doubts(file, &text, &lines, &made)? {
+                    say!("warning: {doubt}");
+                }
                 write_to(into.as_deref(), (mark.to_owned() + &lines).as_bytes())?;
             }
             Self::Undo { file } => {

@@ -17,7 +17,8 @@
 //! sides name several hosts, each of them is tested against itself as well, and each kind of test has a third of the 2%.
 //!
 //! A verdict reads off the interval: `slower` where all of it lies above 1 and the ratio itself is at the tolerance or
-//! beyond, `no change` where all of it is within the tolerance, else `cannot tell`.
+//! beyond, `no change` where all of it is within the tolerance, else `cannot tell`. One or two sizes of a
+//! band that ran once or twice may have been disturbed: the interval of such a change reaches [`TAIL`] times further towards 1.
 
 use std::collections::BTreeMap;
 
@@ -149,6 +150,8 @@ pub struct Band {
     pub ratio: Ratio,
     /// What is said of it.
     pub change: Change,
+    /// Whether one disturbed measurement could be all of its change.
+    pub disturbed: bool,
     /// First and last size in bytes of the rows that are slower (or faster) than the band as a whole would say.
     pub at: Option<(u64, u64)>,
 }
@@ -388,21 +391,28 @@ impl<'a> Test<'a> {
                 at = Some((*first, *last));
             }
         }
-        Band { series: series.clone(), band, rows, ratio, change, at }
+        let few = change == Change::CannotTell && self.is_few(band);
+        let disturbed = few && self.ratio(self.pairs, of_band).change(self.tolerance) != Change::CannotTell;
+        Band { series: series.clone(), band, rows, ratio, change, disturbed, at }
     }
 
-    /// What all rows say together.
+    /// What all rows say together. One or two sizes that ran once or twice may have been disturbed: then the interval reaches
+    /// as much further towards no change as a disturbance is.
     fn whole(&self, band: u8, chance: f64) -> (Ratio, Change) {
         let ratio = self.ratio(self.pairs, chance);
+        let ratio = match ratio.change(self.tolerance) {
+            Change::Slower if self.is_few(band) => Ratio { low: ratio.low / TAIL, ..ratio },
+            Change::Faster if self.is_few(band) => Ratio { high: ratio.high * TAIL, ..ratio },
+            _ => ratio,
+        };
+        (ratio, ratio.change(self.tolerance))
+    }
+
+    /// Whether one disturbed measurement could be all of a change.
+    fn is_few(&self, band: u8) -> bool {
         let repeated = |pair: &Pair| has_runs(pair, ENOUGH);
         let enough = self.exact || self.pairs.len() >= ENOUGH || self.pairs.iter().all(repeated) || self.agree(band);
-        let change = match ratio.change(self.tolerance) {
-            Change::Slower | Change::Faster if !enough && ratio.low < TAIL && ratio.high > 1.0 / TAIL => {
-                Change::CannotTell
-            }
-            change => change,
-        };
-        (ratio, change)
+        !enough
     }
 
     /// Whether several large sizes changed alike, and by more than any of them is off by itself: a disturbance lasts for one.

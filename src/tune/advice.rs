@@ -41,7 +41,7 @@ pub struct Range {
     pub communicator: Option<String>,
     /// What.
     pub collective: Collective,
-    /// First byte count; neighbours meet at the geometric mean of their sizes.
+    /// First byte count: see [`runs`] for where neighbours meet.
     pub from_bytes: u64,
     /// Last byte count.
     pub to_bytes: u64,
@@ -67,11 +67,28 @@ pub struct Range {
     pub gain: f64,
 }
 
-/// Last byte count for which the smaller of two neighbouring sizes stands.
-fn boundary(small: u64, large: u64) -> u64 {
-    let mean = (small as f64 * large as f64).sqrt() as u64;
-    mean.clamp(small, large.saturating_sub(1).max(small))
+/// Last byte count for which the smaller of two neighbouring calls stands. NCCL's own choices meet where NCCL changes
+/// them. A change that would be slower at its neighbour ends at its own size: nobody knows where between them it stops to
+/// gain. Else it reaches to the geometric mean of both sizes.
+fn boundary(small: &Tuned, large: &Tuned) -> u64 {
+    let (least, most) = (small.size_bytes, large.size_bytes.saturating_sub(1).max(small.size_bytes));
+    let middle = ((small.size_bytes as f64 * large.size_bytes as f64).sqrt() as u64).clamp(least, most);
+    let (up, down) = (large.bears(small.taken()), small.bears(large.taken()));
+    match (small.advice.is_some(), large.advice.is_some()) {
+        (false, false) => {
+            let change = large.own.iter().rfind(|own| (least + 1..=large.size_bytes).contains(&own.from));
+            change.map_or(middle, |own| own.from - 1)
+        }
+        (true, false) if !up => least,
+        (false, true) if !down => most,
+        (true, true) if up && !down => most,
+        (true, true) if down && !up => least,
+        _ => middle,
+    }
 }
+
+/// The last byte count of a table.
+pub(super) const LARGEST: u64 = i64::MAX as u64;
 
 /// Neighbouring calls, with the first and last byte count that they stand for.
 pub(super) struct Span<'s> {
@@ -80,7 +97,7 @@ pub(super) struct Span<'s> {
     pub(super) calls: &'s [Tuned],
 }
 
-/// Runs of neighbouring calls with equal `key`, each with its first and last byte count.
+/// Runs of neighbouring calls with equal `key`, each with its first and last byte count, which leave no gap.
 pub(super) fn runs<K: PartialEq>(calls: &[Tuned], key: impl Fn(&Tuned) -> K) -> Vec<Span<'_>> {
     let same = |a: &Tuned, b: &Tuned| a.is_like(b) && key(a) == key(b);
     let chunks: Vec<&[Tuned]> = calls.chunk_by(same).collect();
@@ -90,8 +107,8 @@ pub(super) fn runs<K: PartialEq>(calls: &[Tuned], key: impl Fn(&Tuned) -> K) -> 
         let neighbour = |chunk: &&&[Tuned]| chunk[0].is_like(first);
         let before = index.checked_sub(1).and_then(|i| chunks.get(i)).filter(neighbour).and_then(|chunk| chunk.last());
         let after = chunks.get(index + 1).filter(neighbour).and_then(|chunk| chunk.first());
-        let from = before.map_or(0, |below| boundary(below.size_bytes, first.size_bytes) + 1);
-        let to = after.map_or(i64::MAX as u64, |above| boundary(last.size_bytes, above.size_bytes));
+        let from = before.map_or(0, |below| boundary(below, first) + 1);
+        let to = after.map_or(LARGEST, |above| boundary(last, above));
         Span { from, to, calls }
     };
     (0..chunks.len()).map(run).collect()
@@ -104,6 +121,13 @@ pub(super) fn ranges(calls: &[Tuned]) -> Vec<Range> {
         (taken.pair, taken.channels, call.default_candidate().pair, call.advice.as_ref().map(|a| a.basis))
     };
     runs(calls, key).iter().filter_map(range).collect()
+}
+
+/// The channels of a range at its largest size.
+fn channels(run: &Span<'_>, like: &Tuned) -> u32 {
+    let last = run.calls.last().unwrap_or(like);
+    let own = last.own.iter().rfind(|own| own.from <= run.to).filter(|_| last.advice.is_none());
+    own.map_or(last.taken().channels_most, |own| own.channels)
 }
 
 /// One range; none where nothing of it was asked about.
@@ -125,7 +149,7 @@ fn range(run: &Span<'_>) -> Option<Range> {
         from_bytes: run.from,
         to_bytes: run.to,
         pair: taken.pair,
-        channels: run.calls.last().unwrap_or(last).taken().channels_most,
+        channels: channels(run, last),
         default_pair: default.pair,
         changes: last.advice.is_some(),
         basis,

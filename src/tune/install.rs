@@ -1,11 +1,15 @@
 //! Puts a table to use: the lines that load our tuner plugin, into a file of settings and out of it again.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+
+use collcast_tuner::table::MadeFor;
 
 use super::process::{ProcessSetting, ProcessVariable};
 use crate::error::Error;
 use crate::files::quoted;
+use crate::lint::{Finding, Input, Request, Severity, lint};
 
 /// First line of what is written; what undoes it stands in it.
 const BEGIN: &str = "# collcast tune install: begin; `collcast tune undo FILE` takes it out";
@@ -16,12 +20,12 @@ const WAS: &str = "# collcast tune install: was ";
 /// File name of our plugin's library.
 pub const LIBRARY: &str = "libcollcast_tuner.so";
 /// The variable that NCCL loads a tuner by.
-const PLUGIN: &str = "NCCL_TUNER_PLUGIN";
+pub(super) const PLUGIN: &str = "NCCL_TUNER_PLUGIN";
 /// The one that it loads a network by, whose tuner it asks where none is named (`src/plugin/tuner.cc`).
 const NET: &str = "NCCL_NET_PLUGIN";
 /// Variables of our plugin.
-const TABLE: &str = "COLLCAST_TUNER_TABLE";
-const NEXT: &str = "COLLCAST_TUNER_NEXT";
+pub(super) const TABLE: &str = "COLLCAST_TUNER_TABLE";
+pub(super) const NEXT_TUNER: &str = "COLLCAST_TUNER_NEXT";
 const RECORD: &str = "COLLCAST_TUNER_RECORD";
 /// Shells that take `export NAME=VALUE`.
 const SHELLS: [&str; 4] = ["sh", "bash", "dash", "zsh"];
@@ -35,6 +39,8 @@ pub struct Install {
     pub table: PathBuf,
     /// A file for what is asked and chosen.
     pub record: Option<PathBuf>,
+    /// The tuner that NCCL asks without the table, where the file names none.
+    pub next: Option<String>,
     /// Threads and FIFOs that go with the table.
     pub process: Vec<ProcessSetting>,
     /// The file is sourced by a shell, and not read by NCCL.
@@ -71,7 +77,7 @@ impl Install {
         }
         let process: Vec<&str> = self.process.iter().map(|setting| setting.variable.name()).collect();
         let record: &[&str] = if self.record.is_some() { &[RECORD] } else { &[] };
-        let names = [&[PLUGIN, TABLE, NEXT], record, &process].concat();
+        let names = [&[PLUGIN, TABLE, NEXT_TUNER], record, &process].concat();
         let (mut rest, mut tuner, mut next, mut net) = (String::new(), None, None, None);
         // A line may belong to what lines above began: a command or block, a text for a command up to a word, one in quotes.
         let (mut goes_on, mut in_text, mut quote) = (false, None::<&str>, None::<char>);
@@ -80,7 +86,7 @@ impl Install {
                 Some((name, value)) if names.contains(&name) => {
                     match name {
                         PLUGIN => tuner = Some(value),
-                        NEXT => next = Some(value),
+                        NEXT_TUNER => next = Some(value),
                         _ => {}
                     }
                     rest.push_str(WAS);
@@ -105,8 +111,8 @@ impl Install {
         }
         let is_own = |tuner: &str| Path::new(tuner).ends_with(LIBRARY) || Path::new(tuner) == self.plugin;
         let before = match tuner.filter(|tuner| !tuner.is_empty()) {
-            Some(tuner) if is_own(tuner) => next,
-            None => next.or(net),
+            Some(tuner) if is_own(tuner) => next.or(self.next.as_deref()),
+            None => next.or(net).or(self.next.as_deref()),
             other => other,
         };
         let is_other = |tuner: &&str| !tuner.is_empty() && !tuner.eq_ignore_ascii_case("none") && !is_own(tuner);
@@ -130,7 +136,7 @@ impl Install {
             set(setting.variable.name(), &setting.value.to_string());
         }
         if let Some(next) = next {
-            set(NEXT, next);
+            set(NEXT_TUNER, next);
         }
         if let Some(record) = &self.record {
             set(RECORD, &record.display().to_string());
@@ -138,6 +144,35 @@ impl Install {
         let _ = writeln!(out, "{END}");
         out
     }
+}
+
+/// What keeps a table from working in a file that loads it, in words: what `lint` says of the file since then, and a variable
+/// that the table was made with.
+///
+/// # Errors
+/// What keeps `lint` from looking at the file.
+pub fn doubts(file: &Path, before: &str, with: &str, table: &str) -> Result<Vec<String>, Error> {
+    let told = |text: &str| -> Result<Vec<Finding>, Error> {
+        let input = Input { name: file.display().to_string(), text: text.to_owned() };
+        Ok(lint(&Request { inputs: vec![input], ..Request::default() })?.findings)
+    };
+    let known: Vec<(&str, String)> = told(before)?.into_iter().map(|finding| (finding.rule, finding.what)).collect();
+    let mut doubts = Vec::new();
+    for Finding { rule, severity, what, place, way_out, .. } in told(with)? {
+        if severity != Severity::Note && !known.iter().any(|known| (known.0, &known.1) == (rule, &what)) {
+            let line = place.line.map_or_else(String::new, |line| format!(":{line}"));
+            doubts.push(format!("{}{line}: {what}; {way_out} ({rule})", place.file));
+        }
+    }
+    let set: BTreeMap<&str, &str> = with.lines().filter_map(assignment).collect();
+    let here = |name: &str| set.get(name).map(ToString::to_string);
+    if let Err(why) = MadeFor::of(table).check_settings(here) {
+        doubts.push(format!(
+            "{}: {why}: where the job does not set it elsewhere, the plugin refuses the table",
+            file.display()
+        ));
+    }
+    Ok(doubts)
 }
 
 /// What runs a script, by its first line.
@@ -261,7 +296,7 @@ fn outside<'t>(file: &Path, text: &'t str) -> Result<Vec<(usize, &'t str)>, Erro
 fn is_written(line: &str) -> bool {
     let name = line.strip_prefix("export ").unwrap_or(line).split_once('=').map(|(name, _)| name);
     let process = ProcessVariable::ALL.map(ProcessVariable::name);
-    name.is_some_and(|name| [PLUGIN, TABLE, NEXT, RECORD].contains(&name) || process.contains(&name))
+    name.is_some_and(|name| [PLUGIN, TABLE, NEXT_TUNER, RECORD].contains(&name) || process.contains(&name))
 }
 
 #[cfg(test)]
@@ -274,6 +309,7 @@ mod tests {
             plugin: "/opt/libcollcast_tuner.so".into(),
             table: "/opt/tuner.csv".into(),
             record: None,
+            next: None,
             process: Vec::new(),
             exported: true,
         }

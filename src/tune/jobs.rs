@@ -8,7 +8,7 @@ use collcast_sim::units::Bytes;
 
 use super::communicator::Group;
 use super::options::Asked;
-use super::request::Request;
+use super::request::{ALL_SIZES, Request};
 use crate::error::Error;
 use crate::site::Site;
 use crate::step::Collectives;
@@ -70,17 +70,6 @@ fn step_jobs(step: &Collectives, request: &Request) -> Result<Vec<Job>, Error> {
 /// Most calls with channels: a slip in the sizes must not run for ever.
 const MAX_POINTS: usize = 100_000;
 
-/// Sizes in bytes where none are named: powers of two from 8 B to 8 GiB.
-const ALL_SIZES: [u64; 31] = {
-    let mut sizes = [8; 31];
-    let mut at = 1;
-    while at < 31 {
-        sizes[at] = 2 * sizes[at - 1];
-        at += 1;
-    }
-    sizes
-};
-
 /// The calls asked about, and those of sizes below, above and far from all of these.
 pub(super) fn asked(request: &Request, ranks: u32, measured: &[u64]) -> Result<Vec<Asked>, Error> {
     let free = if measured.is_empty() { &ALL_SIZES } else { measured };
@@ -137,6 +126,10 @@ fn calls(request: &Request, ranks: u32, sizes: &[u64], beyond: bool) -> Result<V
                 let (op, root, in_place) = (request.op, request.root, request.in_place);
                 let call = Call::of_size(collective, ranks, Bytes(size), request.dtype).aligned();
                 let call = Call { op, root, in_place, ..call };
+                // NCCL starts nothing for a call without bytes.
+                if call.size().0 == 0 {
+                    continue;
+                }
                 match calls.iter_mut().find(|asked| asked.call == call) {
                     Some(asked) => asked.channels.push(forced),
                     None => calls.push(Asked { call, channels: vec![forced], beyond, times: 1 }),

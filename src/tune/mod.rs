@@ -35,16 +35,19 @@ use collcast_reports::model::Input;
 use collcast_sim::measurement::Measurement;
 use collcast_sim::nccl::{FUNCTIONS, Version};
 use collcast_sim::predict::{PredictError, Prediction, Predictor, Settings};
+use collcast_sim::profile::Profile;
 use collcast_sim::units::Bytes;
 
 pub use advice::{Loss, Range, Regret};
 pub use communicator::{Communicator, Communicators, Spot};
 pub use live::Live;
 pub use outcome::{Ended, Machine, Outcome, StepGain};
+pub(crate) use posterior::{deviation_of, together};
 pub use process::{Finding, Least, Process, ProcessSetting, ProcessVariable, Tried};
 pub use request::{Objective, Request};
 pub use search::{Budget, Forced, Stopwatch};
-pub use tuned::{Advice, Basis, Belief, Candidate, Pair, Times, Tuned};
+pub(crate) use tuned::SURE;
+pub use tuned::{Advice, Basis, Belief, Candidate, Own, Pair, Times, Tuned};
 pub use variables::{Effect, Lists, Variables};
 pub use write::write;
 
@@ -57,7 +60,7 @@ use crate::validate::{judged::can_be_asked, other_gpus};
 use jobs::{Job, asked, jobs};
 use measured::Measured;
 use measuring::Measuring;
-use options::Clock;
+use options::{Clock, Timed};
 use search::communicator_of;
 use trials::{Trials, Work};
 
@@ -89,12 +92,7 @@ fn tune_with(
     request: &Request,
     mut measure: Option<(&mut dyn Stopwatch, Budget)>,
 ) -> Result<Outcome, Error> {
-    if let Some(collective) = request.collectives.iter().find(|c| !FUNCTIONS.iter().any(|(_, known)| known == *c)) {
-        return Err(Error::usage(
-            format!("NCCL has nothing to choose for {collective}: it is sends and receives"),
-            format!("tunable are {}", FUNCTIONS.map(|(_, c)| c.name()).join(", ")),
-        ));
-    }
+    has_choices(request)?;
     let (mut jobs, mut notes) = jobs(site, request)?;
     let ranks = jobs.iter().map(|job| job.group.communicator.ranks).max().unwrap_or_default();
     site.check_graphs(ranks)?;
@@ -103,14 +101,7 @@ fn tune_with(
     let installed = measure.as_ref().and_then(|(stopwatch, _)| stopwatch.nccl());
     let told = |of: &dyn Fn(&Measured) -> Option<Version>| read.measured.iter().find_map(of);
     let measured = installed.or_else(|| told(&|m| m.nccl)).filter(|_| site.spec.nccl.is_none());
-    let launch = read.measured.iter().find_map(|measured| measured.launch);
-    let registered = read.measured.iter().find_map(|measured| measured.registered);
-    let settings = Settings {
-        launch: launch.unwrap_or(site.settings().launch),
-        registered: registered.unwrap_or(site.settings().registered),
-        version: measured.map(|version| version.covered().0).or(site.settings().version),
-        ..*site.settings()
-    };
+    let settings = settings_of(site, &read.measured, measured);
     let in_place = read.measured.iter().find_map(|measured| measured.in_place);
     let request = &Request { in_place: in_place.unwrap_or(request.in_place), ..request.clone() };
     notes.extend(read.measured.iter().find_map(Measured::note));
@@ -122,14 +113,15 @@ fn tune_with(
     let whole = site.predictor();
     let views = jobs.iter().map(|job| job.group.view(&site.topology)).collect::<Result<Vec<_>, PredictError>>()?;
     let own: Vec<Option<Predictor<'_>>> = views.iter().map(|view| view.as_ref().map(|view| whole.on(view))).collect();
-    let mut works = Vec::with_capacity(jobs.len());
+    let (mut works, mut too_large) = (Vec::with_capacity(jobs.len()), Vec::new());
     // They would hold for all communicators.
     let lists = jobs.len() == 1;
     for ((job, own), measured) in jobs.into_iter().zip(&own).zip(read.measured) {
         let (predictor, spot) = (own.as_ref().unwrap_or(&whole), job.group.spot(&site.topology));
         let measures = measure.is_some();
         let clock = Clock { whole: &whole, predictor, group: job.group, settings, measured, measures, lists };
-        let calls = clock.time(job.asked, &request.watch)?;
+        let Timed { calls, warning } = clock.time(job.asked, &request.watch)?;
+        too_large.extend(warning);
         works.push(Work { clock, calls, spot, here: false });
     }
     let searched = match &mut measure {
@@ -144,43 +136,27 @@ fn tune_with(
         [alone] => variables::find(&alone.calls, alone.clock.predictor, &settings)?,
         _ => Variables::none("they would hold for all communicators; use the tuner table"),
     };
-    let (mut calls, mut grounds) = (Vec::<Tuned>::new(), Vec::new());
-    for Work { clock, calls: timed, .. } in works {
-        let on = On { topology: clock.predictor.topology(), profile: &site.profile, settings: &settings };
-        for call in &timed {
-            let of = |p: &Prediction| Grounds::of(on, (call.collective, call.communicator.ranks), p.into());
-            grounds.extend(call.candidates.iter().map(|c| of(&c.prediction)));
-        }
-        calls.extend(timed);
-    }
+    let grounds = rests_on(&works, &site.profile, &settings);
+    let mut calls: Vec<Tuned> = works.into_iter().flat_map(|work| work.calls).collect();
 
-    let mut machine = Machine::of(site, ranks, (whole.version(&settings), measured.is_some()));
+    let mut machine = Machine::of(site, ranks, whole.version(&settings));
     let gpu = measure.as_ref().and_then(|(stopwatch, _)| stopwatch.gpu());
     let another = gpu.and_then(|gpu| machine.measured_on(gpu));
     if let Some((stopwatch, _)) = &measure {
         machine.measured_at(&stopwatch.host());
     }
-    let grounds: Grounds = grounds.into_iter().collect();
     let mut said = assumptions(&site.topology, &site.profile, &settings, grounds.basis);
     said.extend(site.why.clone());
     said.extend(site.told.notes.iter().cloned());
     said.extend(measured.map(|version| format!("NCCL {version} was measured: its rules hold")));
     said.extend(notes);
+    let open = left_open(&searched);
     said.extend(searched.notes);
     if grounds.beyond.switches() {
         said.push(UNMEASURED_SWITCHES.to_owned());
     }
     let other_gpus = !read.foreign.is_empty();
-    let unsettled = (searched.unsettled > 0).then(|| {
-        let count = searched.unsettled;
-        format!("{count} changes are left out: the search ended before they were measured five times; a longer --budget settles them")
-    });
-    let open = searched.process.tried.iter().filter(|tried| tried.finding == Finding::Unsettled).count();
-    let open = (open > 0).then(|| {
-        format!("{open} values for the whole process are left out: they were not measured five times; a longer --budget settles them")
-    });
     let Trust { status, confidence, basis } = grounds.trust();
-    let ended = searched.ended.as_ref().map(|ended| format!("the search ended early: {}", ended.why));
     // A simulated call takes the lines of buffers that are not registered.
     let gain = |step| StepGain::of(step, &write::tuner_csv(&calls, &machine, false));
     let mut step = request.step.as_ref().map(gain).transpose()?;
@@ -206,11 +182,10 @@ fn tune_with(
             .into_iter()
             .chain(site.told.warnings.iter().cloned())
             .chain(versions)
+            .chain(too_large)
             .chain(doubts(&calls))
             .chain(another)
             .chain(read.foreign)
-            .chain(ended)
-            .chain(unsettled)
             .chain(open)
             .collect(),
         refused: refused(&calls),
@@ -227,6 +202,58 @@ fn tune_with(
         confidence,
         basis,
     })
+}
+
+/// Refuses collectives that NCCL has no choice for.
+fn has_choices(request: &Request) -> Result<(), Error> {
+    match request.collectives.iter().find(|c| !FUNCTIONS.iter().any(|(_, known)| known == *c)) {
+        None => Ok(()),
+        Some(collective) => Err(Error::usage(
+            format!("NCCL has nothing to choose for {collective}: it is sends and receives"),
+            format!("tunable are {}", FUNCTIONS.map(|(_, c)| c.name()).join(", ")),
+        )),
+    }
+}
+
+/// What calls are forecast with: as they were measured, where they were.
+fn settings_of(site: &Site, measured: &[Measured], version: Option<Version>) -> Settings {
+    let launch = measured.iter().find_map(|measured| measured.launch);
+    let registered = measured.iter().find_map(|measured| measured.registered);
+    Settings {
+        launch: launch.unwrap_or(site.settings().launch),
+        registered: registered.unwrap_or(site.settings().registered),
+        version: version.map(|version| version.covered().0).or(site.settings().version),
+        ..*site.settings()
+    }
+}
+
+/// What the forecasts of all candidates rest on.
+fn rests_on(works: &[Work<'_>], profile: &Profile, settings: &Settings) -> Grounds {
+    let of_work = |work: &Work<'_>| -> Grounds {
+        let on = On { topology: work.clock.predictor.topology(), profile, settings };
+        let of_call = |call: &Tuned| -> Grounds {
+            let (collective, ranks) = (call.collective, call.communicator.ranks);
+            let asked = (collective, ranks, Bytes(call.size_bytes));
+            let of = |p: &Prediction| Grounds::of(on, (collective, ranks), p.into()).beside_published(on, asked, p);
+            call.candidates.iter().map(|candidate| of(&candidate.prediction)).collect()
+        };
+        work.calls.iter().map(of_call).collect()
+    };
+    works.iter().map(of_work).collect()
+}
+
+/// What a search left undecided.
+fn left_open(searched: &Measuring) -> Vec<String> {
+    let ended = searched.ended.as_ref().map(|ended| format!("the search ended early: {}", ended.why));
+    let unsettled = (searched.unsettled > 0).then(|| {
+        let count = searched.unsettled;
+        format!("{count} changes are left out: the search ended before they were measured five times; a longer --budget settles them")
+    });
+    let open = searched.process.tried.iter().filter(|tried| tried.finding == Finding::Unsettled).count();
+    let open = (open > 0).then(|| {
+        format!("{open} values for the whole process are left out: they were not measured five times; a longer --budget settles them")
+    });
+    [ended, unsettled, open].into_iter().flatten().collect()
 }
 
 /// What was measured, and in which files.

@@ -1,7 +1,10 @@
 //! What NCCL could do for each call, with the time it takes: predicted, and measured where somebody has.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use collcast_sim::collective::Collective;
-use collcast_sim::engine::{EngineError, Unobserved};
+use collcast_sim::engine::Unobserved;
 use collcast_sim::nccl::Plan;
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::schedule::Call;
@@ -9,7 +12,8 @@ use rayon::prelude::*;
 
 use super::communicator::Group;
 use super::measured::Measured;
-use super::tuned::{Candidate, Pair, Tuned};
+use super::request::ALL_SIZES;
+use super::tuned::{Candidate, Own, Pair, Tuned};
 use crate::error::Error;
 use crate::watch::Watch;
 
@@ -39,28 +43,80 @@ pub(super) struct Clock<'s> {
     pub(super) lists: bool,
 }
 
+/// The calls of a communicator, timed.
+pub(super) struct Timed {
+    pub(super) calls: Vec<Tuned>,
+    /// What was asked about and is left out.
+    pub(super) warning: Option<String>,
+}
+
 impl Clock<'_> {
-    /// Times all candidates of each call, in the order of collectives and sizes.
+    /// Times all candidates of each call, in the order of collectives and sizes. What is too large to be simulated is left
+    /// out: a candidate, or the call where that is NCCL's own choice.
     ///
     /// # Errors
-    /// What has no forecast; [`Error::Cancelled`].
-    pub(super) fn time(&self, asked: Vec<Asked>, watch: &Watch) -> Result<Vec<Tuned>, Error> {
+    /// What has no forecast, if only since all is too large; [`Error::Cancelled`].
+    pub(super) fn time(&self, asked: Vec<Asked>, watch: &Watch) -> Result<Timed, Error> {
         let collectives: Vec<Collective> = asked.iter().map(|a| a.call.collective).collect();
+        let own = self.own(&asked)?;
         let parts = watch.parts(asked.len());
         // Large calls first: they take longest.
         let mut order: Vec<(usize, Asked)> = asked.into_iter().enumerate().collect();
         order.sort_by_key(|(_, asked)| std::cmp::Reverse(asked.call.size()));
         let timed = order.into_par_iter().with_max_len(1).map(|(index, asked)| {
-            let tuned = self.candidates(asked)?;
+            let steps = own.get(&asked.call.collective).cloned().unwrap_or_default();
+            let tuned = self.candidates(asked, steps)?;
             parts.done()?;
             Ok((index, tuned))
         });
-        let mut timed = timed.collect::<Result<Vec<(usize, Tuned)>, Error>>()?;
-        timed.sort_by_key(|(index, tuned)| {
+        let timed = timed.collect::<Result<Vec<(usize, (Option<Tuned>, Vec<PredictError>))>, Error>>()?;
+        let (mut calls, mut left_out) = (Vec::new(), Vec::new());
+        for (index, (tuned, too_large)) in timed {
+            calls.extend(tuned.map(|tuned| (index, tuned)));
+            left_out.extend(too_large);
+        }
+        calls.sort_by_key(|(index, tuned)| {
             let collective = collectives.iter().position(|c| *c == tuned.collective);
             (collective, tuned.call.size(), *index)
         });
-        Ok(timed.into_iter().map(|(_, tuned)| tuned).collect())
+        let calls: Vec<Tuned> = calls.into_iter().map(|(_, tuned)| tuned).collect();
+        let count = left_out.len();
+        match left_out.into_iter().next() {
+            Some(first) if calls.iter().all(|call| call.beyond) => Err(first.into()),
+            first => Ok(Timed {
+                calls,
+                warning: first
+                    .map(|first| format!("{count} choices are left out, and nothing is advised of them: {first}")),
+            }),
+        }
+    }
+
+    /// What NCCL takes by itself for each collective, over all sizes: looked at between the usual sizes too, since its channels
+    /// change there.
+    fn own(&self, asked: &[Asked]) -> Result<BTreeMap<Collective, Arc<[Own]>>, PredictError> {
+        let mut first: BTreeMap<Collective, &Call> = BTreeMap::new();
+        for Asked { call, .. } in asked {
+            first.entry(call.collective).or_insert(call);
+        }
+        let steps = |(collective, like): (Collective, &Call)| {
+            let unit = Call { count: 1, ..like.clone() }.size().0;
+            let at = |count: u64| -> Result<(u64, (Pair, u32)), PredictError> {
+                let call = Call { count, ..like.clone() };
+                let chosen = self.predictor.decide(&call, Choice::Auto, Choice::Auto, &self.settings)?;
+                Ok((count, ((chosen.algorithm, chosen.protocol), chosen.channels)))
+            };
+            let mut last = at(1)?;
+            let mut own = vec![Own { from: 0, pair: last.1.0, channels: last.1.1 }];
+            for size in ALL_SIZES.into_iter().filter(|size| size / unit > 1) {
+                let next = at(size / unit)?;
+                changes(last, next, &at, &mut |count, (pair, channels)| {
+                    own.push(Own { from: count * unit, pair, channels });
+                })?;
+                last = next;
+            }
+            Ok((collective, own.into()))
+        };
+        first.into_par_iter().map(steps).collect()
     }
 
     /// A call as the communicator makes it, beside the others on its hosts that do the same.
@@ -86,10 +142,21 @@ impl Clock<'_> {
         Ok(self.predictor.schedule(call, pair.0, pair.1, settings)?.plan)
     }
 
-    fn candidates(&self, Asked { call, channels, beyond, times: in_step }: Asked) -> Result<Tuned, PredictError> {
+    /// A call with its candidates, and those that are too large to be simulated; no call where NCCL's own choice is. What
+    /// nobody asked about is left out without a word.
+    fn candidates(&self, asked: Asked, steps: Arc<[Own]>) -> Result<(Option<Tuned>, Vec<PredictError>), PredictError> {
+        let Asked { call, channels, beyond, times: in_step } = asked;
         let Self { predictor, settings, measured, .. } = self;
         let times = |pair, channels, default| measured.times(&call, pair, channels, default);
-        let chosen = self.forecast(&call, None, settings)?;
+        let mut left_out = Vec::new();
+        let chosen = match self.forecast(&call, None, settings) {
+            Ok(chosen) => chosen,
+            Err(error) if error.is_too_large() => {
+                left_out.extend(Some(error).filter(|_| !beyond));
+                return Ok((None, left_out));
+            }
+            Err(error) => return Err(error),
+        };
         let pair = (chosen.algorithm, chosen.protocol);
         let own = settings.channels;
         let decision = predictor.decide(&call, Choice::Auto, Choice::Auto, settings)?;
@@ -120,18 +187,18 @@ impl Clock<'_> {
                     continue;
                 }
                 let most = channels_under(&forced)?;
-                let prediction = match self.forecast(&call, Some(other), &forced) {
-                    Ok(prediction) => prediction,
-                    // What nobody asked about is not worth an answer that takes too long: nothing is advised of it.
-                    Err(PredictError::Engine { error: EngineError::TooLong, .. }) if beyond => continue,
+                match self.forecast(&call, Some(other), &forced) {
+                    Ok(prediction) => {
+                        candidates.push(Candidate::new((other, forced.channels), most, prediction, measured));
+                    }
+                    Err(error) if error.is_too_large() => left_out.extend(Some(error).filter(|_| !beyond)),
                     Err(error) => return Err(error),
-                };
-                candidates.push(Candidate::new((other, forced.channels), most, prediction, measured));
+                }
             }
         }
         let (collective, size_bytes, launch) = (call.collective, call.size().0, settings.launch);
         let communicator = self.group.communicator.clone();
-        Ok(Tuned {
+        let tuned = Tuned {
             communicator,
             collective,
             size_bytes,
@@ -139,9 +206,30 @@ impl Clock<'_> {
             launch,
             candidates,
             default: 0,
+            own: steps,
             beyond,
             in_step,
             advice: None,
-        })
+        };
+        Ok((Some(tuned), left_out))
     }
+}
+
+/// Hands on where between two counts NCCL changes its choice. Where it is the same for both, it is for those between.
+fn changes<K: Copy + PartialEq, E>(
+    (below, from): (u64, K),
+    (above, to): (u64, K),
+    at: &impl Fn(u64) -> Result<(u64, K), E>,
+    found: &mut impl FnMut(u64, K),
+) -> Result<(), E> {
+    if from == to {
+        return Ok(());
+    }
+    if above - below == 1 {
+        found(above, to);
+        return Ok(());
+    }
+    let middle = at(below.midpoint(above))?;
+    changes((below, from), middle, at, found)?;
+    changes(middle, (above, to), at, found)
 }

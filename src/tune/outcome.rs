@@ -2,8 +2,9 @@
 
 use collcast_reports::model::{Input, Status};
 use collcast_sim::ids::Rank;
-use collcast_sim::nccl::Version;
+use collcast_sim::nccl::{Tuner, Version, plugin};
 use collcast_tuner::host::{Host, PARTS};
+use collcast_tuner::table::form;
 use serde::Serialize;
 
 use super::advice::{Range, Regret};
@@ -23,30 +24,40 @@ pub struct Machine {
     pub nodes: u32,
     /// Ranks of the calls.
     pub ranks: u32,
-    /// The version of NCCL that choices were compared with, where the machine or the question names one.
-    pub nccl: Option<String>,
+    /// The version of NCCL whose rules choices were compared with.
+    pub nccl: String,
     /// Its GPU in one word, such as `H200`, where all are of one kind.
     pub gpu: Option<String>,
+    /// The GPU's form, as [`collcast_tuner::table::form`] has it.
+    pub form: Option<&'static str>,
+    /// Variables that NCCL was told and that matter to it.
+    pub with: Vec<(String, String)>,
+    /// The tuner that NCCL asks there without the table: that of the network's plugin, by its library.
+    pub next: Option<&'static str>,
     /// Parts of the kind of host that was measured, with their names: see [`collcast_tuner::host`].
     pub host: Vec<(&'static str, String)>,
 }
 
 impl Machine {
     /// What settings for calls of so many ranks of a site are for.
-    pub(super) fn of(site: &Site, ranks: u32, (version, measured): (Version, bool)) -> Self {
+    pub(super) fn of(site: &Site, ranks: u32, version: Version) -> Self {
         let topology = &site.topology;
-        let named = measured || site.spec.nccl.is_some() || topology.software.nccl.is_some();
         let mut models = (0..ranks.min(topology.ranks())).map(|rank| topology.gpu(topology.gpu_of(Rank(rank))));
         let first = models.next().flatten().map(|gpu| gpu.model.as_str());
         let alike = models.all(|gpu| gpu.map(|gpu| gpu.model.as_str()) == first);
         // `H100-SXM5-80GB` is an H100 to its driver too.
-        let word = first.filter(|_| alike).and_then(|model| model.split(['-', ' ']).next());
+        let word = first.filter(|_| alike).and_then(|model| model.split(['-', ' ']).next()).filter(|w| !w.is_empty());
+        let nccl = &site.settings().nccl;
+        let own = Tuner::of(topology).is_some() && !nccl.no_tuner && !nccl.other_tuner;
         Self {
             name: topology.name.clone(),
             nodes: site.nodes(),
             ranks,
-            nccl: named.then(|| version.to_string()),
-            gpu: word.filter(|word| !word.is_empty()).map(str::to_owned),
+            nccl: version.to_string(),
+            gpu: word.map(str::to_owned),
+            form: first.filter(|_| word.is_some()).map(form),
+            with: site.told.given.clone(),
+            next: own.then_some(plugin::LIBRARY),
             host: Vec::new(),
         }
     }
@@ -66,6 +77,7 @@ impl Machine {
         let named =
             words.take_while(|word| !std::mem::replace(&mut ended, word.contains(|c: char| c.is_ascii_digit())));
         let named: String = named.collect();
+        self.form = Some(form(gpu));
         let told = self.gpu.replace(named)?;
         let here = self.gpu.as_deref().unwrap_or_default();
         (told != here).then(|| {
@@ -171,6 +183,11 @@ impl Outcome {
         self.calls.iter().filter(|call| !call.beyond)
     }
 
+    /// Whether the table changes a choice, or values for the whole process go with it.
+    pub fn does_something(&self) -> bool {
+        self.changes().next().is_some() || self.process.advised().is_some()
+    }
+
     /// The calls for which a change is advised, with the change.
     pub fn changes(&self) -> impl Iterator<Item = (&Tuned, &Advice)> {
         self.calls.iter().filter_map(|call| Some((call, call.advice.as_ref()?)))
@@ -189,8 +206,11 @@ mod tests {
             name: "m".to_owned(),
             nodes: 1,
             ranks: 2,
-            nccl: None,
+            nccl: "2.28.9".to_owned(),
             gpu: Some(gpu.to_owned()),
+            form: None,
+            with: Vec::new(),
+            next: None,
             host: Vec::new(),
         };
         for (told, driver, word) in [

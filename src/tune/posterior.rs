@@ -53,18 +53,27 @@ impl<'t> Point<'t> {
 
     /// How the errors of two forecasts vary together.
     fn covariance(&self, other: &Self) -> f64 {
-        let channels = |point: &Self| f64::from(point.candidate.prediction.plan.channels.max(1)).log2();
-        let own =
-            if self.candidate.pair == other.candidate.pair { near(channels(self) - channels(other)) } else { 0.0 };
-        let together = COMMON + (1.0 - COMMON) * own;
+        let channels = |point: &Self| point.candidate.prediction.plan.channels;
+        let together = together(self.candidate.pair == other.candidate.pair, [self, other].map(channels));
         self.deviation * other.deviation * sizes_together(self.octave - other.octave) * together
     }
 }
 
+/// How the errors of two forecasts of one size go together: the more, the closer their channels, where they do the call
+/// alike.
+pub(crate) fn together(alike: bool, channels: [u32; 2]) -> f64 {
+    let [a, b] = channels.map(|channels| f64::from(channels.max(1)).log2());
+    COMMON + (1.0 - COMMON) * if alike { near(a - b) } else { 0.0 }
+}
+
 /// Standard deviation of a forecast's logarithm, as its interval says.
 pub(super) fn deviation(prediction: &Prediction) -> f64 {
-    let width = (prediction.high.as_us() / prediction.time.as_us()).ln();
-    (2.0 * width / INTERVAL).max(LEAST)
+    deviation_of(prediction.time.as_us(), prediction.high.as_us())
+}
+
+/// The same of a time and the upper end of its 90% interval.
+pub(crate) fn deviation_of(time_us: f64, high_us: f64) -> f64 {
+    (2.0 * (high_us / time_us).ln() / INTERVAL).max(LEAST)
 }
 
 fn near(octaves: f64) -> f64 {

@@ -11,6 +11,17 @@ use super::tuned::Tuned;
 use crate::step::Collectives;
 use crate::watch::Watch;
 
+/// Sizes in bytes where none are named: powers of two from 8 B to 8 GiB.
+pub(super) const ALL_SIZES: [u64; 31] = {
+    let mut sizes = [8; 31];
+    let mut at = 1;
+    while at < 31 {
+        sizes[at] = 2 * sizes[at - 1];
+        at += 1;
+    }
+    sizes
+};
+
 /// What a measurement is worth: how the gains of several sizes count against each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Objective {

@@ -1,5 +1,7 @@
 //! A call with all that NCCL could do for it, and what to do.
 
+use std::sync::Arc;
+
 use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
 use collcast_sim::domain;
 use collcast_sim::predict::Prediction;
@@ -70,7 +72,7 @@ pub struct Belief {
 }
 
 /// Standard deviations that a gain must exceed its doubt by: 19 of 20 such gains are real.
-pub(super) const SURE: f64 = 1.645;
+pub(crate) const SURE: f64 = 1.645;
 
 impl Belief {
     /// The time saved, as a fraction of the default's.
@@ -122,6 +124,17 @@ impl Candidate {
     }
 }
 
+/// NCCL's own choice from a size on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Own {
+    /// The first byte count that it holds for; 0 for the smallest.
+    pub from: u64,
+    /// Algorithm and protocol.
+    pub pair: Pair,
+    /// Channels before the bytes are dealt to them.
+    pub channels: u32,
+}
+
 /// A better candidate for one call.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Advice {
@@ -151,6 +164,9 @@ pub struct Tuned {
     pub candidates: Vec<Candidate>,
     /// Index of the candidate that NCCL takes by itself.
     pub default: usize,
+    /// What NCCL takes by itself for all sizes of the collective, smallest first.
+    #[serde(skip)]
+    pub own: Arc<[Own]>,
     /// Not asked about: what is set for other sizes must not harm it.
     pub beyond: bool,
     /// How often a rank makes the call in the step that was asked about; 1 without one.
@@ -173,6 +189,13 @@ impl Tuned {
     /// What is advised, or NCCL's own.
     pub fn taken(&self) -> &Candidate {
         &self.candidates[self.advice.as_ref().map_or(self.default, |advice| advice.candidate)]
+    }
+
+    /// Whether what is taken for another size is likely no slower here than NCCL's own choice.
+    pub(super) fn bears(&self, other: &Candidate) -> bool {
+        let same = |c: &&Candidate| (c.pair, c.channels) == (other.pair, other.channels);
+        let known = self.candidates.iter().find(same).filter(|_| self.not_modelled().is_none());
+        known.is_some_and(|candidate| self.gain(candidate) >= 0.0)
     }
 
     /// Whether measured times decide: a forecast does not overrule them.

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use collcast_reports::model::Report;
 use collcast_reports::{json, markdown};
-use collcast_tuner::table::{A_DOMAIN, END, FOR};
+use collcast_tuner::table::{A_DOMAIN, END, FOR, NEXT, WITH};
 
-use super::advice::{Span, runs};
+use super::advice::{LARGEST, Span, runs};
 use super::communicator::Communicator;
-use super::install::LIBRARY;
+use super::install::{LIBRARY, NEXT_TUNER, PLUGIN, TABLE};
 use super::outcome::{Machine, Outcome};
 use super::process::{Process, Tried};
-use super::tuned::{Advice, Candidate, Tuned};
+use super::tuned::{Advice, Own, Tuned};
 use super::variables::Variables;
 use crate::error::Error;
 use crate::files;
@@ -30,19 +30,22 @@ const SAME: &str = "Every host needs the same table: a job hangs where ranks rea
 pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine, registered: bool) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "# NCCL tuner table for {}. {PREDICTED}", machine.name);
-    let known = [("nccl", &machine.nccl), ("gpu", &machine.gpu)];
-    let known: Vec<String> =
-        known.iter().filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?))).collect();
-    if !known.is_empty() {
-        // Our plugin refuses the table elsewhere (`hwbackend/tuner`).
-        let _ = writeln!(out, "{FOR} {}", known.join(" "));
-    }
+    let known = [("nccl", Some(machine.nccl.as_str())), ("gpu", machine.gpu.as_deref()), ("form", machine.form)];
+    let known: Vec<String> = known.iter().filter_map(|(key, value)| Some(format!("{key}={}", (*value)?))).collect();
+    // Our plugin refuses the table elsewhere (`hwbackend/tuner`).
+    let _ = writeln!(out, "{FOR} {}", known.join(" "));
     // NICs do not matter to calls within a host.
     let several = calls.iter().any(|call| call.communicator.nodes > 1);
     let parts = machine.host.iter().filter(|(part, _)| several || *part != "nics");
     let parts: Vec<String> = parts.map(|(part, value)| format!("{part}={value}")).collect();
     if !parts.is_empty() {
         let _ = writeln!(out, "{FOR} {}", parts.join(" "));
+    }
+    for (name, value) in &machine.with {
+        let _ = writeln!(out, "{WITH} {name}={value}");
+    }
+    if let Some(next) = machine.next {
+        let _ = writeln!(out, "{NEXT} {next}");
     }
     let _ = writeln!(out, "# {SAME}");
     let _ =
@@ -61,34 +64,51 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine, registered: bool) ->
             "# Changes are for registered buffers (--registered), and so for calls in CUDA graphs; others keep NCCL's choice."
         );
     }
-    let way = |of: &Candidate| (of.prediction.instead_of.unwrap_or(of.pair), of.channels_most);
-    let spans = runs(calls, |call| (way(call.taken()), call.advice.is_some()));
+    let way = |call: &Tuned| call.advice.as_ref().map(|_| (call.taken().pair, call.taken().channels_most));
     let (changed, mut kept): (Vec<Span<'_>>, Vec<Span<'_>>) =
-        spans.into_iter().partition(|span| span.calls[0].advice.is_some());
+        runs(calls, way).into_iter().partition(|span| span.calls[0].advice.is_some());
     if registered {
         // The first line that holds is taken: calls with other buffers come to these.
-        kept = runs(calls, |call| way(call.default_candidate()));
+        kept = runs(calls, |_| ());
     }
-    let lines = changed.len() + kept.len();
     let buffers = if registered { "1" } else { "-1" };
-    let sections = [
-        ("# changes:", changed, Some(buffers)),
-        ("# kept: NCCL's own choices, for NVIDIA's example; ours leaves them to NCCL", kept, None),
-    ];
-    let mut shape = ANY.to_owned();
-    for (heading, spans, changes) in sections {
-        let _ = writeln!(out, "{heading}");
-        for span in &spans {
-            let own = domains(&span.calls[0].communicator, calls);
-            if own != shape {
-                let _ = writeln!(out, "{A_DOMAIN} {own}");
-                shape = own;
-            }
-            line(&mut out, span, changes);
+    let (mut lines, mut shape) = (0, ANY.to_owned());
+    let mut shaped = |out: &mut String, span: &Span<'_>| {
+        let own = domains(&span.calls[0].communicator, calls);
+        if own != shape {
+            let _ = writeln!(out, "{A_DOMAIN} {own}");
+            shape = own;
+        }
+    };
+    let _ = writeln!(out, "# changes:");
+    for span in &changed {
+        shaped(&mut out, span);
+        let last = &span.calls[span.calls.len() - 1];
+        if let Some(words) = gains(span.calls) {
+            let _ = writeln!(out, "# {words}");
+        }
+        let taken = Own { from: span.from, pair: last.taken().pair, channels: last.taken().channels_most };
+        line(&mut out, last, (&taken, span.to), buffers);
+        lines += 1;
+    }
+    let _ = writeln!(out, "# kept: NCCL's own choices, for NVIDIA's example; ours leaves them to NCCL");
+    for span in &kept {
+        shaped(&mut out, span);
+        for (own, to) in owns(span) {
+            line(&mut out, &span.calls[0], (&own, to), "-1");
+            lines += 1;
         }
     }
     let _ = writeln!(out, "{END} {lines} lines");
     out
+}
+
+/// NCCL's own choices over the sizes of a span, each with its last byte count.
+fn owns(span: &Span<'_>) -> Vec<(Own, u64)> {
+    let own = &span.calls[0].own;
+    let ends = own.iter().skip(1).map(|next| next.from - 1).chain([LARGEST]);
+    let within = own.iter().zip(ends).filter(|(own, end)| own.from <= span.to && *end >= span.from);
+    within.map(|(own, end)| (Own { from: own.from.max(span.from), ..*own }, end.min(span.to))).collect()
 }
 
 /// A line holds whatever ranks the communicator has in each NVLink domain.
@@ -103,24 +123,18 @@ fn domains(of: &Communicator, calls: &[Tuned]) -> String {
     if other || least != most { format!("{least} to {most}") } else { ANY.to_owned() }
 }
 
-/// The line of a span: what is advised for some buffers, below what it gains, or else NCCL's own choice.
-fn line(out: &mut String, Span { from, to, calls }: &Span<'_>, changes: Option<&str>) {
-    let last = &calls[calls.len() - 1];
-    let chosen = if changes.is_some() { last.taken() } else { last.default_candidate() };
-    let (algorithm, protocol) = chosen.prediction.instead_of.unwrap_or(chosen.pair);
-    let (channels, buffers) = (chosen.channels_most, changes.unwrap_or("-1"));
-    if let Some(words) = gains(calls).filter(|_| changes.is_some()) {
-        let _ = writeln!(out, "# {words}");
-    }
+/// A line for calls like one, from a size on to another.
+fn line(out: &mut String, like: &Tuned, (of, to): (&Own, u64), buffers: &str) {
+    let Own { from, pair: (algorithm, protocol), channels } = of;
     let _ = writeln!(
         out,
         "{},{from},{to},{},{},{channels},{},{},-1,{buffers}",
         // The plugin's name of a collective.
-        last.collective.name().replace('_', ""),
+        like.collective.name().replace('_', ""),
         algorithm.name(),
         protocol.name(),
-        last.communicator.nodes,
-        last.communicator.ranks,
+        like.communicator.nodes,
+        like.communicator.ranks,
     );
 }
 
@@ -144,13 +158,29 @@ fn gains(calls: &[Tuned]) -> Option<String> {
     ))
 }
 
+/// What stands in place of the variables where none would do anything.
+const NOTHING: &str = "# Nothing to load: tuner.csv changes none of NCCL's choices.\n";
+
+/// What the table is made for and the job must have, as a comment.
+fn needs(machine: &Machine) -> String {
+    let with = machine.with.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+    if with.is_empty() {
+        String::new()
+    } else {
+        format!("# The job must have {}: else the table is refused.\n", with.join(" "))
+    }
+}
+
 /// Lines of a Slurm script that load the table for a job, and those that undo it.
-fn slurm(folder: &Path, plugin: &Path, process: &Process) -> String {
-    let mut out = format!("# For a Slurm script, before srun. {PREDICTED}\n# {SAME}\n");
+fn slurm(folder: &Path, plugin: &Path, outcome: &Outcome) -> String {
+    if !outcome.does_something() {
+        return NOTHING.to_owned();
+    }
+    let mut out = format!("# For a Slurm script, before srun. {PREDICTED}\n# {SAME}\n{}", needs(&outcome.machine));
     if !plugin.is_file() {
         let _ = writeln!(out, "# Put {LIBRARY} there: cargo build --release -p collcast-tuner");
     }
-    let loads = loads(folder, plugin, process);
+    let loads = loads(folder, plugin, outcome);
     for (name, value) in &loads {
         let _ = writeln!(out, "export {name}={}", files::quoted(value));
     }
@@ -159,22 +189,28 @@ fn slurm(folder: &Path, plugin: &Path, process: &Process) -> String {
 }
 
 /// The same for a container of Kubernetes.
-fn kubernetes(folder: &Path, process: &Process) -> String {
+fn kubernetes(folder: &Path, outcome: &Outcome) -> String {
+    if !outcome.does_something() {
+        return NOTHING.to_owned();
+    }
     let mut out = format!(
-        "# For a container; mount the table and libcollcast_tuner.so there. {PREDICTED}\n# {SAME}\n# Undo: take these variables out.\nenv:\n"
+        "# For a container; mount the table and libcollcast_tuner.so there. {PREDICTED}\n# {SAME}\n{}# Undo: take these variables out.\nenv:\n",
+        needs(&outcome.machine)
     );
-    for (name, value) in loads(folder, &folder.join(LIBRARY), process) {
+    for (name, value) in loads(folder, &folder.join(LIBRARY), outcome) {
         // A string of JSON is one of YAML.
         let _ = writeln!(out, "  - name: {name}\n    value: {}", serde_json::Value::from(value));
     }
     out
 }
 
-/// The variables that load the table, and the values for the whole process that go with it.
-fn loads(folder: &Path, plugin: &Path, process: &Process) -> Vec<(&'static str, String)> {
+/// The variables that load the table, the tuner that NCCL would ask without it, and the values for the whole process that go
+/// with it.
+fn loads(folder: &Path, plugin: &Path, outcome: &Outcome) -> Vec<(&'static str, String)> {
     let table = folder.join("tuner.csv").display().to_string();
-    let mut loads = vec![("NCCL_TUNER_PLUGIN", plugin.display().to_string()), ("COLLCAST_TUNER_TABLE", table)];
-    let advised = process.advised().into_iter().flat_map(|tried| &tried.settings);
+    let mut loads = vec![(PLUGIN, plugin.display().to_string()), (TABLE, table)];
+    loads.extend(outcome.machine.next.map(|next| (NEXT_TUNER, next.to_owned())));
+    let advised = outcome.process.advised().into_iter().flat_map(|tried| &tried.settings);
     loads.extend(advised.map(|setting| (setting.variable.name(), setting.value.to_string())));
     loads
 }
@@ -243,8 +279,8 @@ pub fn write(
     let whole = |source| Error::File { what: "find", path: folder.to_owned(), source };
     let there = std::path::absolute(folder).map_err(whole)?;
     let mut files = vec![
-        ("slurm.sh", slurm(&there, plugin.unwrap_or(&there.join(LIBRARY)), &outcome.process)),
-        ("kubernetes.yaml", kubernetes(&there, &outcome.process)),
+        ("slurm.sh", slurm(&there, plugin.unwrap_or(&there.join(LIBRARY)), outcome)),
+        ("kubernetes.yaml", kubernetes(&there, outcome)),
         ("tuner.csv", outcome.tuner_csv.clone()),
         ("nccl.env", outcome.nccl_env.clone()),
         ("tune.json", json::render(for_programs)),

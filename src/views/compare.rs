@@ -96,6 +96,16 @@ impl Outcome {
             let more = if alone.len() > ALONE_NAMED { "; ..." } else { "" };
             lines.push(format!("{rows} rows are in {name} only: {}{more}", named.join("; ")));
         }
+        for band in self.bands.iter().filter(|band| band.disturbed) {
+            let rows: Vec<String> =
+                band.rows.iter().map(|row| format!("{} {:.3}", Bytes(row.size_bytes), row.ratio)).collect();
+            lines.push(format!(
+                "{}, {}: too few sizes, and one disturbed measurement could be all of the change ({}): repeat the runs",
+                band.series,
+                band.sizes(),
+                rows.join(", ")
+            ));
+        }
         lines.extend(self.rerouted.iter().map(|r| format!("NCCL ran something else, {r}")));
         lines
     }

@@ -36,8 +36,12 @@ impl Outcome {
             report.tables.push(call_table(outcome));
             report.tables.push(step_table(step, show.for_people));
         }
-        report.tables.push(variable_table(&outcome.variables, show.for_people));
-        // Programs find the table, empty or not.
+        // Programs find these tables, empty or not.
+        if !show.for_people || !outcome.variables.effects.is_empty() {
+            report.tables.push(variable_table(&outcome.variables, show.for_people));
+        } else {
+            report.assumptions.push(format!("no environment variable is advised: {}", outcome.variables.why));
+        }
         if !show.for_people || !outcome.process.tried.is_empty() {
             report.tables.push(process_table(&outcome.process, show.for_people));
         }

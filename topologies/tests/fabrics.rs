@@ -344,6 +344,10 @@ fn hcas_are_selected() {
     assert_eq!(used(&[("NCCL_IB_HCA", "=mlx5_0,mlx5_3:1")]), [0, 1]);
     assert_eq!(used(&[("NCCL_IB_HCA", "mlx5_1")]), [6, 7], "beginnings of names: mlx5_10 and mlx5_11");
     assert_eq!(used(&[("NCCL_IB_HCA", "^=mlx5_9,mlx5_10,mlx5_11")]), [0, 1, 2, 3, 4]);
+    assert_eq!(used(&[("NCCL_IB_HCA", "")]), [0, 1, 2, 3, 4, 5, 6, 7]);
+    // Source: `matchIfList` of NCCL's `src/misc/utils.cc` takes all by an empty list, and `^` turns that round.
+    let none = Transport::from_env(&machine, Version::NEWEST, [("NCCL_IB_HCA", "^")]).unwrap();
+    assert_eq!(none.interface, Interface::Sockets);
     let sends = along(&machine, &route(&machine, &[("NCCL_IB_HCA", "=mlx5_0")], 5, 13, 0));
     assert!(sends.contains("host0/nic0") && sends.contains("host1/nic0"), "{sends}");
     // None of them is as without RDMA; names that a machine does not have are not guessed.
@@ -389,4 +393,9 @@ fn nic_policies_and_domains() {
     let to_next = |env: &[_]| along(&rack, &route(&rack, env, 0, rack.ranks() / 2, 0));
     assert!(!to_next(&[]).contains("nic"), "{}", to_next(&[]));
     assert!(to_next(&[("NCCL_MNNVL_ENABLE", "0")]).contains("nic"));
+    // NVLink across hosts needs cuMem, whatever is asked for; -2 is automatic.
+    for (value, off) in [("0", true), ("-1", true), ("1", false), ("-2", false), ("", false)] {
+        let env = [("NCCL_CUMEM_ENABLE", value), ("NCCL_MNNVL_ENABLE", "1")];
+        assert_eq!(to_next(&env).contains("nic"), off, "{value}");
+    }
 }

@@ -146,6 +146,7 @@ fn lines(text: &str, start: &Start, version: Version, gpu: Option<&str>) -> Resu
     made_for
         .check(known, gpu)
         .and_then(|()| made_for.check_host(&host()))
+        .and_then(|()| made_for.check_settings(|name| env::var(name).ok()))
         .and_then(|()| Table::read(text, communicator(start)))
 }
 

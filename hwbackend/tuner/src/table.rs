@@ -7,10 +7,10 @@
 //! are left to NCCL.
 //!
 //! A line is `collective,min_bytes,max_bytes,algorithm,protocol,channels,nodes,ranks[,pipe ops[,registered]]`, as NVIDIA's
-//! example plugin takes it. A comment `# for: nccl=2.28.9 gpu=H200` says what the table was made for, and
+//! example plugin takes it. A comment `# for: nccl=2.28.9 gpu=H200 form=other` says what the table was made for, and
 //! `# for: gpus=8x2335 switches=4x22a3 nics=8x400` on which host it was measured. A table with such a comment ends in
-//! `# end: 31 lines`. Unlike the example, a line with a name that does not exist is an error, and with it the whole table:
-//! half of a table is none.
+//! `# end: 31 lines`. Comments `# with: NCCL_NVLS_ENABLE=0` say which variables NCCL was told. Unlike the example, a line with a
+//! name that does not exist is an error, and with it the whole table: half of a table is none.
 
 use std::fmt;
 
@@ -28,6 +28,10 @@ pub const BYTES_MAX: usize = 1 << 20;
 pub const A_DOMAIN: &str = "# ranks of a domain:";
 /// Begins a comment that says what a table was made for.
 pub const FOR: &str = "# for:";
+/// Begins a comment with a variable that NCCL was told when the table was made: `# with: NCCL_NVLS_ENABLE=0`.
+pub const WITH: &str = "# with:";
+/// Begins a comment with the tuner that NCCL asks without the table: `# next: libnccl-net.so`.
+pub const NEXT: &str = "# next:";
 /// Begins the last comment of such a table: `# end: 31 lines`.
 pub const END: &str = "# end:";
 /// Most channels that NCCL has (`MAXCHANNELS`).
@@ -59,6 +63,12 @@ pub struct MadeFor {
     pub nccl: Option<(u32, u32)>,
     /// The GPU, such as `H200`.
     pub gpu: Option<String>,
+    /// Its form, see [`form`].
+    pub form: Option<String>,
+    /// Variables that NCCL was told, with their values.
+    pub with: Vec<(String, String)>,
+    /// The tuner that NCCL asks without the table.
+    pub next: Option<String>,
     /// Parts of the host that was measured, with their names: see [`Host`].
     pub host: Vec<(String, String)>,
 }
@@ -102,6 +112,10 @@ pub enum Refused {
     Version((u32, u32), (u32, u32)),
     /// It is for another GPU: the table's, and this one.
     Gpu(String, String),
+    /// It is for another form of the GPU: the table's, and this GPU.
+    Form(String, String),
+    /// It was made for an NCCL that is told otherwise: the variable, the table's value, and the one here.
+    Setting(String, String, Option<String>),
     /// It was measured on another kind of host: the part, the table's, and this one's.
     Host(String, String, String),
 }
@@ -119,6 +133,11 @@ impl fmt::Display for Refused {
                 write!(f, "it is for NCCL {}.{}, and this is {}.{}", table.0, table.1, here.0, here.1)
             }
             Self::Gpu(table, here) => write!(f, "it is for {table}, and this is {here}"),
+            Self::Form(table, here) => write!(f, "it is for GPUs of form={table}, and this is {here}"),
+            Self::Setting(name, table, here) => {
+                let here = here.as_ref().map_or_else(|| "not set".to_owned(), |value| format!("{name}={value}"));
+                write!(f, "it was made with {name}={table}, and here it is {here}")
+            }
             Self::Host(part, table, here) => {
                 write!(f, "it was measured on another kind of host: its {part} are {table}, and here {here}")
             }
@@ -130,6 +149,12 @@ impl MadeFor {
     /// What the comments of a text say.
     pub fn of(text: &str) -> Self {
         let mut found = Self::default();
+        for line in text.lines() {
+            if let Some((name, value)) = line.strip_prefix(WITH).and_then(|set| set.trim().split_once('=')) {
+                found.with.push((name.to_owned(), value.to_owned()));
+            }
+            found.next = found.next.or_else(|| line.strip_prefix(NEXT).map(|name| name.trim().to_owned()));
+        }
         let lines = text.lines().filter_map(|line| line.strip_prefix(FOR));
         for (key, value) in lines.flat_map(str::split_whitespace).filter_map(|word| word.split_once('=')) {
             match key {
@@ -138,6 +163,7 @@ impl MadeFor {
                     found.nccl = numbers.next().zip(numbers.next());
                 }
                 "gpu" => found.gpu = Some(value.to_owned()),
+                "form" => found.form = Some(value.to_owned()),
                 part if PARTS.contains(&part) => found.host.push((part.to_owned(), value.to_owned())),
                 _ => {}
             }
@@ -160,7 +186,25 @@ impl MadeFor {
         {
             return Err(Refused::Gpu(table.clone(), here.to_owned()));
         }
+        if let (Some(table), Some(here)) = (&self.form, gpu)
+            && form(here) != table
+        {
+            return Err(Refused::Form(table.clone(), here.to_owned()));
+        }
         Ok(())
+    }
+
+    /// Whether NCCL is told here what it was told when the table was made. A table that names nothing holds anywhere.
+    ///
+    /// # Errors
+    /// A variable with another value, or none.
+    pub fn check_settings(&self, here: impl Fn(&str) -> Option<String>) -> Result<(), Refused> {
+        let other = |(name, value): &(String, String)| {
+            let here = here(name);
+            let same = here.as_ref().is_some_and(|here| here.trim().eq_ignore_ascii_case(value));
+            (!same).then(|| Refused::Setting(name.clone(), value.clone(), here))
+        };
+        self.with.iter().find_map(other).map_or(Ok(()), Err)
     }
 
     /// Whether it was measured on this kind of host, as far as both are known.
@@ -176,10 +220,23 @@ impl MadeFor {
     }
 }
 
+/// The words of a GPU's name.
+fn words(model: &str) -> impl Iterator<Item = &str> {
+    model.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty())
+}
+
+/// The form of a GPU by its name: `pcie` and `nvl` are cards whose names say so, such as `NVIDIA H100 PCIe`; `other` are all
+/// else, such as `NVIDIA H100 80GB HBM3`.
+pub fn form(model: &str) -> &'static str {
+    let cards = [("PCIe", "pcie"), ("NVL", "nvl")];
+    let card = cards.into_iter().find(|(name, _)| words(model).any(|word| word.eq_ignore_ascii_case(name)));
+    card.map_or("other", |(_, form)| form)
+}
+
 /// Whether the driver's name of a GPU (`NVIDIA H100 80GB HBM3`, `NVIDIA RTX 6000D`) has a short one in it: `H100`,
 /// `RTX6000D`, as one word or as several in a row.
 fn names(model: &str, short: &str) -> bool {
-    let words: Vec<&str> = model.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let words: Vec<&str> = words(model).collect();
     let is_short = |words: &[&str]| words.concat().eq_ignore_ascii_case(short);
     (0..words.len()).any(|from| (from..words.len()).any(|to| is_short(&words[from..=to])))
 }
@@ -426,6 +483,36 @@ mod tests {
         ] {
             assert_eq!(names(model, short), same, "{model} {short}");
         }
+    }
+
+    /// Goal: a table of modules is refused on PCIe cards of the same name and the other way round; one that names no form is
+    /// taken on both, as it was before tables named one.
+    #[test]
+    fn forms_are_told_apart() {
+        for (gpu, form) in [
+            ("NVIDIA H100 80GB HBM3", "other"),
+            ("NVIDIA H100 PCIe", "pcie"),
+            ("NVIDIA H100 NVL", "nvl"),
+            ("NVIDIA A100-PCIE-40GB", "pcie"),
+            ("NVIDIA GB200", "other"),
+        ] {
+            assert_eq!(super::form(gpu), form, "{gpu}");
+        }
+        let of = |comment: &str| MadeFor::of(comment).check(None, Some("NVIDIA H100 PCIe"));
+        assert!(of("# for: gpu=H100\n").is_ok() && of("# for: gpu=H100 form=pcie\n").is_ok());
+        assert!(matches!(of("# for: gpu=H100 form=other\n"), Err(Refused::Form(..))));
+    }
+
+    /// Goal: a table that was made with variables is refused where NCCL is told otherwise; one that names none is not.
+    #[test]
+    fn settings_are_told_apart() {
+        let here = |name: &str| (name == "NCCL_ALGO").then(|| "ring".to_owned());
+        let check = |comments: &str| MadeFor::of(comments).check_settings(here);
+        assert!(check("# for: gpu=H200\n").is_ok() && check("# with: NCCL_ALGO=Ring\n").is_ok());
+        let missing = Refused::Setting("NCCL_NVLS_ENABLE".to_owned(), "0".to_owned(), None);
+        assert_eq!(check("# with: NCCL_ALGO=Ring\n# with: NCCL_NVLS_ENABLE=0\n"), Err(missing.clone()));
+        assert_eq!(missing.to_string(), "it was made with NCCL_NVLS_ENABLE=0, and here it is not set");
+        assert!(check("# with: NCCL_ALGO=tree;a=b\n").is_err());
     }
 
     /// Goal: a table that was measured on other GPUs, switches or NICs is refused, and only where both are known.

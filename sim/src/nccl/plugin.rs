@@ -6,6 +6,9 @@ use crate::topology::{LinkKind, Nic, Topology};
 /// Google's plugin of GPUDirect-TCPXO (FasTrak), by its name in topology files.
 pub const TCPXO: &str = "gpudirect-tcpxo";
 
+/// The library of a network's plugin where nothing names another (NCCL's `src/plugin/net.cc`).
+pub const LIBRARY: &str = "libnccl-net.so";
+
 /// Whether a NIC carries data by more than NCCL's sockets: RDMA, or Ethernet that places data in GPU memory, which only a
 /// plugin does (GPUDirect-TCPX and TCPXO).
 pub(crate) fn is_beyond_sockets(nic: &Nic) -> bool {

@@ -102,6 +102,10 @@ pub struct Environment {
     pub settings: NcclSettings,
     /// `NCCL_TUNER_CONFIG_FILE`: the table of NVIDIA's example tuner.
     pub tuner_file: Option<String>,
+    /// `COLLCAST_TUNER_TABLE`, where `NCCL_TUNER_PLUGIN` names `collcast-tuner`: its tables, with `:` between them, or none.
+    pub own_tables: Option<String>,
+    /// `COLLCAST_TUNER_NEXT`: whom that asks where its tables say nothing.
+    pub next_tuner: Option<String>,
     /// Known names without effect on the forecast.
     pub ignored: Vec<String>,
     /// Settings that ask for something that is not modelled.
@@ -180,6 +184,9 @@ pub fn pair(text: &str) -> Result<(String, String), SettingsError> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// Variables of `collcast-tuner` that decide what it answers: its tables, and whom it asks where they say nothing.
+pub const OWN: [&str; 2] = ["COLLCAST_TUNER_TABLE", "COLLCAST_TUNER_NEXT"];
+
 impl Environment {
     /// What variables mean to a version of NCCL; of a name given twice, the last counts.
     ///
@@ -205,6 +212,11 @@ impl Environment {
             out.warnings
                 .push(format!("NCCL_MIN_CTAS={least} is above NCCL_MAX_CTAS={most}, and both are taken as {most}"));
         }
+        // A word of its library's name.
+        let own = variables.get("NCCL_TUNER_PLUGIN").is_some_and(|name| name.contains("collcast_tuner"));
+        let given = |name: &str| own.then(|| variables.get(name).map(ToString::to_string).unwrap_or_default());
+        (out.own_tables, out.next_tuner) = (given(OWN[0]), given(OWN[1]).filter(|next| !next.is_empty()));
+        out.ignored.extend(OWN.iter().filter(|name| !own && variables.contains_key(*name)).map(ToString::to_string));
         out.warnings.dedup();
         out.check_buffers(&variables)?;
         Ok(out)
@@ -264,6 +276,8 @@ impl Environment {
                     !value.is_empty() && !self.settings.no_tuner && !value.to_lowercase().contains("ofi");
             }
             "NCCL_TUNER_CONFIG_FILE" => self.tuner_file = Some(value.to_owned()).filter(|path| !path.is_empty()),
+            // With the plugin that reads them.
+            _ if OWN.contains(&name) => {}
             "OFI_NCCL_TUNER_TYPE" => self.tuner_type(value),
             "OFI_NCCL_FORCE_NUM_RAILS" => {
                 self.settings.no_region_tuner |= self.number(name, value).is_some_and(|v| v != 0);

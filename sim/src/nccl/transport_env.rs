@@ -58,6 +58,7 @@ impl Transport {
         "NCCL_NETDEVS_POLICY",
         "NCCL_CROSS_NIC",
         "NCCL_MNNVL_ENABLE",
+        "NCCL_CUMEM_ENABLE",
         "NCCL_GDR_FLUSH_DISABLE",
         "NCCL_NET_FORCE_FLUSH",
         "OFI_NCCL_NET_LATENCY",
@@ -74,7 +75,7 @@ impl Transport {
         variables: impl IntoIterator<Item = (&'v str, &'v str)>,
     ) -> Result<Self, TransportError> {
         let mut transport = Self { ports: Rules::of(version).ports, ..Self::default() };
-        let (mut sockets_of, mut gdr_level, mut gdr_c2c) = (None, false, true);
+        let (mut sockets_of, mut gdr_level, mut gdr_c2c, mut cumem) = (None, false, true, true);
         // The last of a name counts. In order, since NCCL_GDR_FLUSH_DISABLE is stronger than NCCL_NET_FORCE_FLUSH.
         let variables: BTreeMap<&str, &str> = variables.into_iter().collect();
         for (name, value) in variables {
@@ -102,6 +103,8 @@ impl Transport {
                 "NCCL_IB_HCA" => transport.nics = NicSet::of_hcas(topology, value).unwrap_or_default(),
                 // It switches NCCL's own verbs off, which carry nothing there.
                 "NCCL_IB_DISABLE" if needs_plugin(topology) => {}
+                // -2 is automatic; other numbers below zero are off (`ncclCuMemEnable` of `src/misc/cudawrap.cc`).
+                "NCCL_CUMEM_ENABLE" => cumem = value.is_empty() || strtoll(value).0 == -2 || strtoll(value).0 > 0,
                 "NCCL_NET_GDR_C2C" => gdr_c2c = value.is_empty() || strtoll(value).0 != 0,
                 _ => {
                     gdr_level |= name == "NCCL_NET_GDR_LEVEL" && PathClass::of_level(value).is_some();
@@ -112,6 +115,8 @@ impl Transport {
         if !gdr_c2c && !gdr_level {
             transport.gdr_level = PathClass::Pxb;
         }
+        // NVLink across hosts maps memory of others by cuMem, whatever NCCL_MNNVL_ENABLE is (`ncclMnnvlCheck` of `src/mnnvl.cc`).
+        transport.nvlink_across_hosts &= cumem;
         // Without any of its NICs NCCL takes sockets.
         let none = |host: &Host| {
             let of_host = || host.nics.iter().filter_map(|&n| topology.nic(n));

@@ -25,6 +25,36 @@ pub enum Tuner {
     Region(Platform),
     /// NVIDIA's example plugin with its table.
     Csv(Arc<CsvTuner>),
+    /// `collcast-tuner` with its tables, and the tuner that it asks where these say nothing.
+    Own(Arc<dyn Lines>, Option<Platform>),
+}
+
+/// The tables of a tuner plugin, which whoever hands them over reads.
+pub trait Lines: fmt::Debug + Send + Sync {
+    /// The first line for a call whose pair is open, with its channels where it has some.
+    fn find(&self, of: &Asked, open: &dyn Fn(&Pair) -> bool) -> Option<(Pair, Option<u32>)>;
+}
+
+/// Algorithm and protocol.
+pub type Pair = (Algorithm, Protocol);
+
+/// A call as NCCL tells a tuner plugin of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asked {
+    /// What.
+    pub collective: Collective,
+    /// Bytes.
+    pub bytes: u64,
+    /// Ranks of the communicator.
+    pub ranks: u32,
+    /// Its hosts, or NVLink domains where these are larger.
+    pub hosts: u32,
+    /// The fewest and the most ranks of one.
+    pub a_host: (u32, u32),
+    /// Calls of the group that share channels.
+    pub pipe_ops: u32,
+    /// Whether buffers can be registered, as far as NCCL says so.
+    pub registered: bool,
 }
 
 /// Which tuner plugin.
@@ -34,6 +64,8 @@ pub enum TunerKind {
     Region,
     /// NVIDIA's example plugin.
     Csv,
+    /// `collcast-tuner`.
+    Own,
 }
 
 impl fmt::Display for TunerKind {
@@ -41,6 +73,7 @@ impl fmt::Display for TunerKind {
         f.write_str(match self {
             Self::Region => "aws-ofi-nccl region tuner",
             Self::Csv => "NVIDIA's example tuner",
+            Self::Own => "collcast-tuner",
         })
     }
 }
@@ -67,6 +100,7 @@ impl Tuner {
         match self {
             Self::Region(_) => TunerKind::Region,
             Self::Csv(_) => TunerKind::Csv,
+            Self::Own(..) => TunerKind::Own,
         }
     }
 
@@ -75,16 +109,9 @@ impl Tuner {
         let set = &model.settings;
         match self {
             _ if set.no_tuner => false,
-            Self::Region(_) => {
-                let free = set.algorithms.is_free() && set.protocols.is_free();
-                let asked = match model.rules.tuner {
-                    TunerInterface::None => false,
-                    TunerInterface::Pair => free,
-                    TunerInterface::Costs => true,
-                };
-                asked && !set.other_tuner && !set.no_region_tuner
-            }
+            Self::Region(_) => is_asked(model) && !set.other_tuner && !set.no_region_tuner,
             Self::Csv(_) => model.rules.tuner == TunerInterface::Costs,
+            Self::Own(..) => is_asked(model) && model.rules.version.since(21),
         }
     }
 
@@ -93,25 +120,54 @@ impl Tuner {
         let (ranks, hosts) = (model.graphs.ranks, model.graphs.hosts.max(1));
         let open =
             |&(a, p): &(Algorithm, Protocol)| place(a, p).is_some_and(|(a, p)| matches!(table[a][p], Cell::On(_)));
+        let pipe_ops = calls.div_ceil(model.channels()).max(1);
+        // NCCL before 2.24 does not say which buffers are registered.
+        let registered = model.registered && model.rules.version.since(24);
         match self {
-            Self::Region(platform) => {
-                let pair = aws::wanted(*platform, hosts, ranks, call.collective, bytes).find(open);
-                let channels = pair.and_then(|pair| aws::channels(*platform, hosts, ranks, pair, bytes));
-                let why = match pair {
-                    _ if hosts <= 2 => "it leaves one and two hosts to NCCL".to_owned(),
-                    Some(_) => format!("{} regions for {} ranks a host", platform.name(), ranks / hosts),
-                    None => format!("no {} region for {} ranks a host holds it", platform.name(), ranks / hosts),
-                };
-                Advice { pair, channels, why }
-            }
-            Self::Csv(csv) => {
-                let pipelined = calls.div_ceil(model.channels()).max(1);
-                // NCCL before 2.24 does not say which buffers are registered.
-                let registered = model.registered && model.rules.version.since(24);
-                csv.advice(call, bytes, [hosts, call.ranks, pipelined, u32::from(registered)], open)
+            Self::Region(platform) => region(*platform, (hosts, ranks), call.collective, bytes, open),
+            Self::Csv(csv) => csv.advice(call, bytes, [hosts, call.ranks, pipe_ops, u32::from(registered)], open),
+            Self::Own(lines, next) => {
+                let (collective, a_host) = (call.collective, model.graphs.ranks_per_host);
+                let asked = Asked { collective, bytes, ranks, hosts, a_host, pipe_ops, registered };
+                match (lines.find(&asked, &open), next) {
+                    (Some((pair, channels)), _) => {
+                        Advice { pair: Some(pair), channels, why: "a line of its table".to_owned() }
+                    }
+                    (None, Some(platform)) if !model.settings.no_region_tuner => {
+                        region(*platform, (hosts, ranks), collective, bytes, open)
+                    }
+                    (None, _) => Advice::default(),
+                }
             }
         }
     }
+}
+
+/// Whether NCCL asks a tuner under these settings, whichever it is.
+fn is_asked(model: &Model<'_>) -> bool {
+    match model.rules.tuner {
+        TunerInterface::None => false,
+        TunerInterface::Pair => model.settings.algorithms.is_free() && model.settings.protocols.is_free(),
+        TunerInterface::Costs => true,
+    }
+}
+
+/// What the region tuner makes of a call over so many hosts and ranks.
+fn region(
+    platform: Platform,
+    (hosts, ranks): (u32, u32),
+    collective: Collective,
+    bytes: u64,
+    open: impl Fn(&Pair) -> bool,
+) -> Advice {
+    let pair = aws::wanted(platform, hosts, ranks, collective, bytes).find(open);
+    let channels = pair.and_then(|pair| aws::channels(platform, hosts, ranks, pair, bytes));
+    let why = match pair {
+        _ if hosts <= 2 => "it leaves one and two hosts to NCCL".to_owned(),
+        Some(_) => format!("{} regions for {} ranks a host", platform.name(), ranks / hosts),
+        None => format!("no {} region for {} ranks a host holds it", platform.name(), ranks / hosts),
+    };
+    Advice { pair, channels, why }
 }
 
 /// The table of NVIDIA's example plugin (`plugins/tuner/example`), read with its defects: a
