@@ -13,7 +13,7 @@ use super::output::{Format, OutputArgs, formats_of_findings, screen_of, tell, wr
 #[command(mut_arg("format", |arg| arg.value_parser(formats_of_findings())))]
 #[command(
     after_help = "Reads environment files, /etc/nccl.conf, shell and Slurm scripts, lines of torchrun, mpirun and docker run, \
-Dockerfiles, manifests of Kubernetes and Compose, Python that sets os.environ, and logs of NCCL_DEBUG=INFO. What a \
+Dockerfiles, manifests of Kubernetes and Compose, Python that sets os.environ, tables of tuner plugins, and logs of NCCL_DEBUG=INFO. What a \
 file is, its name and its text say.
 
 Exit 1 where there is an error: a setting that stops a job, gives wrong sums, or has no effect.

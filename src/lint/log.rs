@@ -1,31 +1,37 @@
 //! Logs of `NCCL_DEBUG=INFO`: what NCCL took, beside what the machine has and what we would choose.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use collcast_hwbackend::read::plain_line;
 use collcast_sim::collective::{Algorithm, Collective, Protocol};
 use collcast_sim::nccl::{ALGORITHMS, FUNCTIONS};
 use collcast_sim::predict::Choice;
 use collcast_sim::units::Bytes;
 use collcast_topologies::log::writer;
 
+use super::cost::Loss;
 use super::found::Found;
 use super::launch::one_core;
 use super::machine::Machine;
 use super::names::leads_nowhere;
+use super::paths::{At, Paths, first};
 use super::rules;
 use super::setting::Scope;
+use crate::confidence::Grounds;
 use crate::error::Error;
+use crate::forecast::{Request, Row, forecast};
 use crate::query::Query;
+use crate::site::{Site, TABLES};
 use crate::topo::{GraphsOutcome, GraphsRequest, graphs};
 use crate::values::plural;
 
 /// Most different choices that are compared.
 const CHOICES_MAX: usize = 256;
+/// Most choices that are forecast: those of the largest calls.
+const FORECASTS_MAX: usize = 8;
 /// Hosts that a finding names beside the first.
 const HOSTS_NAMED: usize = 3;
-
-/// Something with the line that first said it.
-type At<T> = Option<(T, u64)>;
 
 /// What a log says, over all of its lines.
 #[derive(Default)]
@@ -62,30 +68,44 @@ struct Log {
     no_plugin: BTreeMap<&'static str, (String, u64)>,
     gloo: At<()>,
     is_nccl: bool,
-    choices: BTreeSet<(Collective, u64, Algorithm, Protocol, u64)>,
+    choices: BTreeSet<Taken>,
+    /// Calls of a group share channels.
+    grouped: bool,
+    paths: Paths,
     /// Rules of the catalogue that lines matched: where first, and how often.
     matched: BTreeMap<usize, (u64, u64)>,
     one_core: At<String>,
 }
 
+/// What NCCL took for a call, and where it says so.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Taken {
+    collective: Collective,
+    bytes: u64,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    channels: Option<u32>,
+    line: u64,
+}
+
+/// What was understood of a log.
+pub(super) struct Understood {
+    /// The settings that it names.
+    pub(super) scope: Scope,
+    /// What was understood, in words.
+    pub(super) says: Option<String>,
+    /// What forecasts of findings rest on.
+    pub(super) grounds: Vec<Grounds>,
+}
+
 /// Reads a log and reports on it: the settings that it names, which are left to the other rules, and what was understood.
-pub(super) fn check(
-    text: &str,
-    machine: Option<&Machine>,
-    found: &mut Found<'_>,
-) -> Result<(Scope, Option<String>), Error> {
+pub(super) fn check(text: &str, machine: Option<&Machine>, found: &mut Found<'_>) -> Result<Understood, Error> {
     let log = Log::read(text);
     log.report(found);
     log.report_network(machine, found);
-    if let Some(machine) = machine {
-        log.report_machine(machine, found)?;
-    }
+    let grounds = machine.map_or(Ok(Vec::new()), |machine| log.report_machine(machine, found))?;
     let says = log.says();
-    Ok((log.scope, says))
-}
-
-fn first<T>(at: &mut At<T>, value: T, line: u64) {
-    at.get_or_insert((value, line));
+    Ok(Understood { scope: log.scope, says, grounds })
 }
 
 impl Log {
@@ -95,6 +115,7 @@ impl Log {
             .flat_map(|(index, rule)| rule.log.iter().map(move |pattern| (index, pattern.as_str())))
             .collect();
         for (number, line) in (1_u64..).zip(text.lines()) {
+            let line = plain_line(line);
             if line.contains("[Gloo] Rank ") {
                 first(&mut log.gloo, (), number);
             }
@@ -118,6 +139,7 @@ impl Log {
         if !self.writers.contains(host) {
             self.writers.insert(host.to_owned());
         }
+        self.paths.line(number, host, text);
         if let Some(network) = text.strip_prefix("Using network ") {
             self.network.get_or_insert_with(|| network.trim().chars().take(40).collect());
         }
@@ -128,6 +150,8 @@ impl Log {
             self.versions.entry(version).or_insert((host.to_owned(), number));
         } else if let Some(rest) = text.strip_prefix("NET/IB : ") {
             self.verbs(number, host, rest);
+        } else if text.starts_with("NET/OFI No eligible providers") {
+            first(&mut self.no_device, (), number);
         } else if text.starts_with("Using network Socket") {
             first(&mut self.sockets, (), number);
         } else if let Some((_, rest)) = text.split_once("OOB ").or_else(|| text.split_once("NET/Socket : Using [0]")) {
@@ -162,7 +186,7 @@ impl Log {
 
     /// What was understood, in words: `1 host: IB, 8 devices, GDRDMA`; none where that is nothing.
     fn says(&self) -> Option<String> {
-        let counts = || self.nics.values().map(|(count, _)| *count);
+        let counts = || self.nics().into_values().map(|(count, _)| count);
         let devices = counts().min().zip(counts().max()).map(|(least, most)| match least == most {
             true => plural(most, "device", "devices"),
             false => format!("{least} to {most} devices"),
@@ -217,14 +241,25 @@ impl Log {
             first(&mut self.sockets, (), number);
         } else if path.starts_with("SHM") {
             first(&mut self.shm, (), number);
-        } else if path.starts_with("NET/") && path.contains("/GDRDMA") {
-            self.with_gdr += 1;
-        } else if path.starts_with("NET/IB") {
-            first(&mut self.without_gdr, 0, number);
-            if let Some((count, _)) = &mut self.without_gdr {
-                *count += 1;
+        } else if path.starts_with("NET/") {
+            self.paths.channel(number, what);
+            // Plugins of which no line with GPUDirect is known.
+            let unknown = ["TCPX", "FasTrak"].iter().any(|plugin| path.contains(plugin));
+            if path.contains("/GDRDMA") {
+                self.with_gdr += 1;
+            } else if !unknown {
+                first(&mut self.without_gdr, 0, number);
+                if let Some((count, _)) = &mut self.without_gdr {
+                    *count += 1;
+                }
             }
         }
+    }
+
+    /// By host: RDMA devices in use, of NCCL's own verbs or of libfabric.
+    fn nics(&self) -> BTreeMap<&str, (usize, u64)> {
+        let all = self.nics.iter().chain(&self.paths.fabric_nics);
+        all.map(|(host, nics)| (host.as_str(), *nics)).collect()
     }
 
     /// `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}`, and the older form with numbers for names.
@@ -241,12 +276,19 @@ impl Log {
             Ok(index) => Protocol::ALL.get(index).copied(),
             Err(_) => text.parse::<Protocol>().ok(),
         });
+        let range = after.split_once("={").and_then(|(_, range)| range.split('}').next()?.split_once(".."));
+        let range = range.and_then(|(low, high)| Some((low.parse::<u32>().ok()?, high.parse::<u32>().ok()?)));
+        self.grouped |= range.is_some_and(|(low, _)| low > 0);
+        let channels = range.and_then(|(low, high)| high.checked_sub(low)?.checked_add(1));
         if let (Some(collective), Ok(bytes), Some(algorithm), Some(protocol)) =
             (collective, bytes.trim().parse(), algorithm, protocol)
             && self.choices.len() < CHOICES_MAX
-            && !self.choices.iter().any(|c| (c.0, c.1, c.2, c.3) == (collective, bytes, algorithm, protocol))
+            && !self
+                .choices
+                .iter()
+                .any(|c| (c.collective, c.bytes, c.algorithm, c.protocol) == (collective, bytes, algorithm, protocol))
         {
-            self.choices.insert((collective, bytes, algorithm, protocol, number));
+            self.choices.insert(Taken { collective, bytes, algorithm, protocol, channels, line: number });
         }
     }
 
@@ -299,8 +341,9 @@ impl Log {
 
     /// What differs between hosts.
     fn report_uneven(&self, found: &mut Found<'_>) {
-        let fewest = self.nics.iter().min_by_key(|(_, (count, _))| *count);
-        let most = self.nics.iter().max_by_key(|(_, (count, _))| *count);
+        let nics = self.nics();
+        let fewest = nics.iter().min_by_key(|(_, (count, _))| *count);
+        let most = nics.iter().max_by_key(|(_, (count, _))| *count);
         if let (Some((host, (fewest, line))), Some((other, (most, _)))) = (fewest, most)
             && fewest < most
         {
@@ -339,19 +382,31 @@ impl Log {
                 found.add("log-tcp-perhaps", Some(line), "no RDMA device is found, and the network is Socket");
             }
         }
-        if let Some((without, line)) = self.without_gdr {
+        if let Some((provider, line)) = self.paths.tcp().filter(|_| several) {
+            let what = format!("libfabric's provider is {provider}");
+            if machine.is_some_and(Machine::has_rdma) {
+                found.add("log-tcp", Some(line), format!("{what}, and the machine has RDMA"));
+            } else if machine.is_none() {
+                found.add("log-tcp-perhaps", Some(line), what);
+            }
+        }
+        let over_rdma = machine.is_none_or(Machine::has_gpudirect) && self.paths.tcp().is_none();
+        let without = self.without_gdr.filter(|_| over_rdma);
+        if let Some((without, line)) = without {
             let all = without + self.with_gdr;
             found.add("log-no-gdr", Some(line), format!("{without} of {all} channels over RDMA are without GDRDMA"));
         }
+        self.paths.report(machine, &self.scope, without.is_some() || self.paths.tcp().is_some(), found);
     }
 
     /// What the machine has, beside what NCCL took.
-    fn report_machine(&self, machine: &Machine, found: &mut Found<'_>) -> Result<(), Error> {
+    fn report_machine(&self, machine: &Machine, found: &mut Found<'_>) -> Result<Vec<Grounds>, Error> {
         if let Some((_, line)) = self.shm.filter(|_| machine.has_nvlink()) {
             found.add("log-shm", Some(line), "channels go through SHM");
         }
         let has = machine.nics();
-        let mut lacking: Vec<_> = self.nics.iter().filter(|(_, (count, _))| *count < has).collect();
+        let nics = self.nics();
+        let mut lacking: Vec<_> = nics.iter().filter(|(_, (count, _))| *count < has).collect();
         lacking.sort_by_key(|(_, (count, _))| *count);
         if let [(host, (count, line)), others @ ..] = &lacking[..] {
             let mut what = format!("{host} uses {count} of {has} RDMA devices");
@@ -365,7 +420,7 @@ impl Log {
         }
         let topology = &machine.site.topology;
         if self.ranks != topology.ranks() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let mut spec = machine.site.spec.clone();
         if let Some(version) = self.versions.keys().next() {
@@ -382,36 +437,77 @@ impl Log {
             }
         }
         spec.env.extend(self.scope.settings.iter().map(|s| (s.name.clone(), s.value.clone())));
-        spec.env.retain(|(name, _)| name != "NCCL_TUNER_CONFIG_FILE");
-        let Ok(site) = spec.load_onto(topology.clone()) else { return Ok(()) };
-        let predictor = site.predictor();
-        // As NCCL counts them under these settings.
-        if predictor.graph(self.ranks, site.settings()).hosts != self.nodes {
-            return Ok(());
+        spec.env.retain(|(name, _)| !TABLES.contains(&name.as_str()));
+        let Ok(site) = spec.load_onto(topology.clone()) else { return Ok(Vec::new()) };
+        let ours = site.predictor().graph(self.ranks, site.settings());
+        self.paths.report_graphs(
+            machine,
+            &ours,
+            (self.nodes, self.sockets.is_some() || self.paths.tcp().is_some()),
+            found,
+        );
+        // As NCCL counts them under these settings. Lines of choices do not say which communicator they are of.
+        if ours.hosts != self.nodes || self.paths.communicators() > 1 {
+            return Ok(Vec::new());
         }
+        self.report_choices(&site, found)
+    }
+
+    /// Choices that differ from ours, with what the worst of them costs by the forecast.
+    fn report_choices(&self, site: &Site, found: &mut Found<'_>) -> Result<Vec<Grounds>, Error> {
+        let predictor = site.predictor();
         let mut differ = Vec::new();
-        for &(collective, bytes, algorithm, protocol, line) in &self.choices {
+        for &taken in &self.choices {
             // NCCL counts the bytes of a rank where nccl-tests counts those of all.
-            let of_rank = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
-            let size = Bytes(if of_rank { bytes.saturating_mul(self.ranks.into()) } else { bytes });
-            let call = Query::new(&site, collective, size).call;
-            let Ok(ours) = predictor.decide(&call, Choice::Auto, Choice::Auto, site.settings()) else { continue };
-            if (ours.algorithm, ours.protocol) != (algorithm, protocol) {
-                differ.push((
-                    line,
-                    format!(
-                        "{collective} of {bytes} bytes: {algorithm}/{protocol}, ours {}/{}",
-                        ours.algorithm, ours.protocol
-                    ),
-                ));
+            let of_rank = matches!(taken.collective, Collective::AllGather | Collective::ReduceScatter);
+            let size = if of_rank { taken.bytes.saturating_mul(self.ranks.into()) } else { taken.bytes };
+            let query = Query::new(site, taken.collective, Bytes(size));
+            let Ok(ours) = predictor.decide(&query.call, Choice::Auto, Choice::Auto, site.settings()) else { continue };
+            let pair = (ours.algorithm, ours.protocol) != (taken.algorithm, taken.protocol);
+            // How calls of a group are dealt to channels is not known here.
+            let few = taken.channels.filter(|&channels| !self.grouped && channels < ours.channels);
+            if pair || few.is_some() {
+                differ.push((Taken { channels: few, ..taken }, query, (ours.algorithm, ours.protocol), pair));
             }
         }
-        differ.sort();
-        if let Some((line, what)) = differ.first() {
-            let what = format!("{} of {} choices differ from ours; {what}", differ.len(), self.choices.len());
-            found.add("log-choice", Some(*line), what);
+        // Large calls cost most.
+        differ.sort_by_key(|(taken, _, _, pair)| (!pair, Reverse(taken.bytes), taken.line));
+        let mut worst: Option<(Loss, usize, [Grounds; 2])> = None;
+        for (index, (taken, query, ..)) in differ.iter().enumerate().take(FORECASTS_MAX) {
+            let theirs = query.clone().forced(taken.algorithm, taken.protocol);
+            let theirs = match taken.channels {
+                Some(channels) => theirs.channels(channels),
+                None => theirs,
+            };
+            let rows = match forecast(site, &Request { queries: vec![theirs, query.clone()], ..Request::default() }) {
+                Ok(outcome) => outcome.rows,
+                Err(Error::Cancelled) => return Err(Error::Cancelled),
+                Err(_) => continue,
+            };
+            let Ok([theirs, ours]) = <[Row; 2]>::try_from(rows) else { continue };
+            let loss = Loss::of(&theirs, &ours, true);
+            if worst.as_ref().is_none_or(|(known, ..)| loss > *known) {
+                worst = Some((loss, index, [theirs.grounds, ours.grounds]));
+            }
         }
-        Ok(())
+        let said = |(taken, _, ours, _): &(Taken, Query, (Algorithm, Protocol), bool)| {
+            let Taken { collective, bytes, algorithm, protocol, channels, .. } = taken;
+            let channels = channels.map(|count| format!(" on {}", plural(count as usize, "channel", "channels")));
+            let channels = channels.unwrap_or_default();
+            format!("{collective} of {bytes} bytes: {algorithm}/{protocol}{channels}, ours {}/{}", ours.0, ours.1)
+        };
+        let pairs = || differ.iter().filter(|(.., pair)| *pair);
+        if let Some((loss, index, grounds)) = worst.filter(|(loss, ..)| loss.is_worth_a_word()) {
+            let what = format!("{}; it costs {} by the forecast", said(&differ[index]), loss.words());
+            found.add(if loss.certain { "log-slow-choice" } else { "log-choice" }, Some(differ[index].0.line), what);
+            return Ok(grounds.into());
+        }
+        if let Some(first) = pairs().min_by_key(|(taken, ..)| taken.line) {
+            let (count, all) = (pairs().count(), self.choices.len());
+            let what = format!("{count} of {all} choices differ from ours; {}", said(first));
+            found.add("log-choice", Some(first.0.line), what);
+        }
+        Ok(Vec::new())
     }
 }
 

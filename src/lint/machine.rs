@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use collcast_sim::nccl::plugin;
-use collcast_sim::topology::LinkKind;
+use collcast_sim::nccl::settings::OWN;
+use collcast_sim::topology::{LinkKind, Nic};
 
 use super::setting::Setting;
 use crate::error::Error;
-use crate::site::{Site, SiteSpec};
+use crate::site::{Site, SiteSpec, TABLES};
 
 /// A machine with what rules ask of it.
 pub(super) struct Machine {
@@ -29,10 +30,21 @@ impl Machine {
 
     /// The same machine with all settings that NCCL reads but one.
     pub(super) fn with_all(&self, settings: &BTreeMap<&str, &Setting>, but: Option<&str>) -> Result<Site, Error> {
-        let kept = settings.values().filter(|s| s.is_read() && but != Some(s.name.as_str()));
+        let of_tuner = |s: &Setting| s.is_known() && OWN.contains(&s.name.as_str());
+        let kept = settings.values().filter(|s| (s.is_read() || of_tuner(s)) && but != Some(s.name.as_str()));
         // A table of a tuner is a file of another machine.
-        let kept = kept.filter(|s| s.name != "NCCL_TUNER_CONFIG_FILE");
+        let kept = kept.filter(|s| !TABLES.contains(&s.name.as_str()));
         self.with(&kept.map(|s| (s.name.clone(), s.value.clone())).collect::<Vec<_>>())
+    }
+
+    /// Settings with which NCCL would not start on the machine, whatever the others are, each with what it says.
+    pub(super) fn refused<'s>(&self, settings: &BTreeMap<&'s str, &'s Setting>) -> Vec<(&'s Setting, String)> {
+        let said = |setting: &Setting| {
+            let why = self.with(&[(setting.name.clone(), setting.value.clone())]).err()?.to_string();
+            Some(why.strip_prefix("--env: ").unwrap_or(&why).to_owned())
+        };
+        let read = settings.values().filter(|s| s.is_read() && !TABLES.contains(&s.name.as_str()));
+        read.filter_map(|setting| Some((*setting, said(setting)?))).collect()
     }
 
     /// What was taken for granted.
@@ -58,6 +70,16 @@ impl Machine {
         self.site.nodes() > 1 && self.nics() > 0
     }
 
+    /// Whether NICs of its first host reach the memory of GPUs.
+    pub(super) fn has_gpudirect(&self) -> bool {
+        self.first_nics().any(|nic| nic.gpudirect)
+    }
+
+    /// RDMA devices of its first host for each GPU.
+    pub(super) fn nics_a_gpu(&self) -> usize {
+        self.nics() / self.site.topology.hosts().first().map_or(1, |host| host.gpus.len()).max(1)
+    }
+
     /// Whether NVLink joins its GPUs.
     pub(super) fn has_nvlink(&self) -> bool {
         self.site.topology.links().any(|(.., link)| link.kind == LinkKind::Nvlink)
@@ -70,9 +92,14 @@ impl Machine {
 
     /// NICs of its first host that are of some kinds.
     fn count(&self, is: impl Fn(LinkKind) -> bool) -> usize {
+        self.first_nics().filter(|nic| is(nic.kind)).count()
+    }
+
+    /// NICs of its first host.
+    fn first_nics(&self) -> impl Iterator<Item = &Nic> {
         let topology = &self.site.topology;
-        let first = topology.hosts().first();
-        first.map_or(0, |host| host.nics.iter().filter_map(|&nic| topology.nic(nic)).filter(|n| is(n.kind)).count())
+        let of_host = topology.hosts().first().map(|host| host.nics.as_slice()).unwrap_or_default();
+        of_host.iter().filter_map(|&nic| topology.nic(nic))
     }
 }
 

@@ -21,17 +21,21 @@ mod launch;
 mod log;
 mod machine;
 mod names;
+mod paths;
 mod read;
 pub mod rules;
 mod setting;
+mod table;
 
 use std::path::{Path, PathBuf};
 
+use collcast_sim::nccl::Environment;
 use collcast_topologies::input;
 use serde::Serialize;
 
+use crate::confidence::{Grounds, Trust};
 use crate::error::Error;
-use crate::site::SiteSpec;
+use crate::site::{SiteSpec, TABLES};
 use crate::watch::Watch;
 pub use finding::{Finding, Severity};
 use found::Found;
@@ -50,13 +54,13 @@ pub struct Input {
 }
 
 impl Input {
-    /// Reads a file; what is not UTF-8 in it is replaced.
+    /// Reads a file of UTF-8, of which what is no character is replaced, or of UTF-16.
     ///
     /// # Errors
     /// What the system says.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let bytes = input::read(path).map_err(|source| Error::File { what: "read", path: path.to_owned(), source })?;
-        Ok(Self { name: path.display().to_string(), text: String::from_utf8_lossy(&bytes).into_owned() })
+        Ok(Self { name: path.display().to_string(), text: input::lossy(&bytes).into_owned() })
     }
 }
 
@@ -84,6 +88,9 @@ pub struct Outcome {
     pub looked_at: Vec<LookedAt>,
     /// What was assumed of the machine.
     pub notes: Vec<String>,
+    /// How far to trust the forecasts that findings rest on.
+    #[serde(skip)]
+    pub trust: Option<Trust>,
 }
 
 /// What a host is taken for.
@@ -120,6 +127,8 @@ pub fn lint(request: &Request) -> Result<Outcome, Error> {
     let machine = request.machine.as_ref().map(Machine::load).transpose()?;
     let mut outcome = Outcome { notes: machine.as_ref().map(Machine::notes).unwrap_or_default(), ..Outcome::default() };
     let mut findings = Vec::new();
+    let mut grounds = Vec::new();
+    let mut tables: Vec<PathBuf> = request.inputs.iter().map(|input| PathBuf::from(&input.name)).collect();
     for input in request.inputs.iter().chain(&of_host(request.host.as_deref())?) {
         if request.watch.stopped() {
             return Err(Error::Cancelled);
@@ -129,25 +138,29 @@ pub fn lint(request: &Request) -> Result<Outcome, Error> {
         let mut scopes = read::scopes(kind, &input.text);
         let mut says = None;
         if kind == Kind::Log {
-            let (scope, understood) = log::check(&input.text, machine.as_ref(), &mut found)?;
-            scopes.push(scope);
-            says = understood;
+            let understood = log::check(&input.text, machine.as_ref(), &mut found)?;
+            scopes.push(understood.scope);
+            says = understood.says;
+            grounds.extend(understood.grounds);
         }
+        let lines = if kind == Kind::Table { table::check(&input.text, &mut found) } else { 0 };
         outcome.looked_at.push(LookedAt {
             name: input.name.clone(),
             kind: kind.name(),
-            settings: scopes.iter().map(|scope| scope.settings.len()).sum(),
+            settings: scopes.iter().map(|scope| scope.settings.len()).sum::<usize>() + lines,
             says,
         });
         for scope in &scopes {
-            check(scope, machine.as_ref(), &mut found)?;
+            grounds.extend(check(scope, machine.as_ref(), &mut found)?);
         }
+        scopes.iter().for_each(|scope| of_tables(scope, &mut tables, &mut outcome, &mut findings));
     }
     if let Some((name, variables)) = &request.process {
         let scope = read::of_process(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let settings = scope.settings.len();
         outcome.looked_at.push(LookedAt { name: name.clone(), kind: Kind::Process.name(), settings, says: None });
-        check(&scope, machine.as_ref(), &mut Found::of(name.as_str(), &mut findings))?;
+        grounds.extend(check(&scope, machine.as_ref(), &mut Found::of(name.as_str(), &mut findings))?);
+        of_tables(&scope, &mut tables, &mut outcome, &mut findings);
     }
     if let Some(root) = &request.host {
         let says = host::check(root, &mut findings)?;
@@ -156,6 +169,7 @@ pub fn lint(request: &Request) -> Result<Outcome, Error> {
     }
     findings.sort_by(|a, b| (&a.place, a.severity, a.rule).cmp(&(&b.place, b.severity, b.rule)));
     outcome.findings = findings;
+    outcome.trust = (!grounds.is_empty()).then(|| grounds.into_iter().collect::<Grounds>().trust());
     Ok(outcome)
 }
 
@@ -165,12 +179,63 @@ fn of_host(root: Option<&Path>) -> Result<Option<Input>, Error> {
     file.filter(|file| file.is_file()).map(|file| Input::read(&file)).transpose()
 }
 
-/// Holds the settings of one scope beside all rules.
-fn check(scope: &Scope, machine: Option<&Machine>, found: &mut Found<'_>) -> Result<(), Error> {
+/// The tables that a setting names and that are here.
+fn tables_of<'s>(scope: &'s Scope, name: &str) -> impl Iterator<Item = Input> + use<'s> {
+    let settings = scope.last();
+    let value = settings.get(name).filter(|setting| setting.is_known()).map_or("", |setting| setting.value.as_str());
+    // Ours takes several, one behind the other.
+    let paths = value.split(if name == TABLES[0] { '\0' } else { ':' }).map(Path::new).filter(|path| path.is_file());
+    paths.filter_map(|path| Input::read(path).ok()).filter(|input| !table::is_too_long(&input.text))
+}
+
+/// Looks at the tables that settings name, each once.
+fn of_tables(scope: &Scope, seen: &mut Vec<PathBuf>, outcome: &mut Outcome, findings: &mut Vec<Finding>) {
+    for input in TABLES.into_iter().flat_map(|name| tables_of(scope, name)) {
+        let path = PathBuf::from(&input.name);
+        if !seen.contains(&path) {
+            seen.push(path);
+            let settings = table::check(&input.text, &mut Found::of(input.name.as_str(), findings));
+            let says = None;
+            outcome.looked_at.push(LookedAt { name: input.name, kind: Kind::Table.name(), settings, says });
+        }
+    }
+}
+
+/// Lists of algorithms and protocols beside a table, whose lines they close.
+fn closed_tables(scope: &Scope, machine: Option<&Machine>, found: &mut Found<'_>) {
+    let settings = scope.last();
+    let lists =
+        ["NCCL_ALGO", "NCCL_PROTO"].map(|name| settings.get(name).copied().filter(|setting| setting.is_known()));
+    let lists: Vec<&Setting> = lists.into_iter().flatten().collect();
+    let pairs: Vec<_> = lists.iter().map(|list| (list.name.clone(), list.value.clone())).collect();
+    let version = machine.and_then(|machine| machine.site.settings().version).unwrap_or_default();
+    let Ok(Environment { settings: set, .. }) = Environment::parse(&pairs, version) else { return };
+    if set.algorithms.is_free() && set.protocols.is_free() {
+        return;
+    }
+    let texts: Vec<String> = lists.iter().map(|list| list.text()).collect();
+    let line = lists.iter().filter_map(|list| list.line).max();
+    for name in TABLES.into_iter().filter(|name| settings.get(name).is_some_and(|s| !s.value.is_empty())) {
+        let here: Vec<Input> = tables_of(scope, name).collect();
+        let counts = here.iter().map(|input| table::closed(&input.text, &set));
+        let (closed, all) = counts.fold((0, 0), |sum, (closed, all)| (sum.0 + closed, sum.1 + all));
+        let what = match closed {
+            0 if !here.is_empty() => continue,
+            0 => format!("{} beside a table", texts.join(" and ")),
+            _ if texts.len() > 1 => format!("{} close {closed} of {all} lines of the table", texts.join(" and ")),
+            _ => format!("{} closes {closed} of {all} lines of the table", texts.join(" and ")),
+        };
+        found.add("table-closed", line, format!("{what} ({name})"));
+    }
+}
+
+/// Holds the settings of one scope beside all rules; gives back what forecasts of findings rest on.
+fn check(scope: &Scope, machine: Option<&Machine>, found: &mut Found<'_>) -> Result<Vec<Grounds>, Error> {
     for sign in &scope.signs {
         found.add(sign.rule, sign.line, sign.what.clone());
     }
     names::check(scope, machine, found);
+    closed_tables(scope, machine, found);
     let settings = scope.last();
     // The plugin of a machine with EFA asks for it where nobody says otherwise.
     let efa = Setting { name: "FI_PROVIDER".to_owned(), value: "efa".to_owned(), line: None };
@@ -191,5 +256,5 @@ fn check(scope: &Scope, machine: Option<&Machine>, found: &mut Found<'_>) -> Res
             found.add(&rule.id, by[0].line, format!("{}: {}", texts.join(" and "), rule.what));
         }
     }
-    machine.map_or(Ok(()), |machine| cost::check(&settings, machine, found))
+    machine.map_or(Ok(Vec::new()), |machine| cost::check(&settings, machine, found))
 }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use collcast_sim::collective::{Collective, DataType, Protocol, nearest};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol, nearest};
 use collcast_sim::nccl::parameters::{Parameter, is_of_plugin, strtoll};
 use collcast_sim::nccl::plugin;
 use collcast_sim::nccl::settings::{NcclSettings, SettingsError};
 use collcast_sim::nccl::{ALGORITHMS, Environment, FUNCTIONS, NicSet, Version};
 use collcast_sim::network;
 use collcast_sim::predict::{Choice, PredictError};
-use collcast_sim::schedule::{Call, MAX_CHANNELS, valid_algorithms};
+use collcast_sim::schedule::{Call, MAX_CHANNELS, valid_algorithms, valid_protocols};
 use collcast_sim::units::Bytes;
 
 use super::found::Found;
@@ -31,6 +31,10 @@ const OTHERS: [(&str, &str); 8] = [
     ("BCCL_", "BCCL of Baidu"),
     ("CCL_", "oneCCL of Intel"),
 ];
+
+/// What our tuner plugin reads.
+const TUNER: [&str; 4] =
+    ["COLLCAST_TUNER_TABLE", "COLLCAST_TUNER_NEXT", "COLLCAST_TUNER_RECORD", "COLLCAST_TUNER_STRICT"];
 
 /// Letters that a slip may change: longer names have room for three.
 fn is_slip(given: &str, known: &str) -> bool {
@@ -55,9 +59,7 @@ pub(super) fn check(scope: &Scope, machine: Option<&Machine>, found: &mut Found<
     out_of_clusters(scope, machine, found);
     let settings = scope.last();
     sends(&settings, machine, found);
-    if let Some(setting) = settings.get("NCCL_ALGO").filter(|s| s.is_known()) {
-        left_without(setting, version, machine, found);
-    }
+    left_without(&settings, version, machine, found);
     if let Some(setting) = settings.get("NCCL_PROTO").filter(|s| s.is_known()) {
         forced_ll128(setting, version, machine, found);
     }
@@ -102,6 +104,10 @@ fn name(setting: &Setting, found: &mut Found<'_>) {
     if let Some((_, whose)) = OTHERS.iter().find(|(family, _)| name.starts_with(family)) {
         return found.add("other-stack", setting.line, format!("{name} is a variable of {whose}"));
     }
+    if name.starts_with("COLLCAST_TUNER_") && !TUNER.contains(&name) {
+        let meant = nearest(name, TUNER).map(|meant| format!("did you mean {meant}?"));
+        return found.add_with("misspelt-name", setting.line, format!("{name} is not a variable of our tuner"), meant);
+    }
     match Parameter::of(name) {
         None if is_of_plugin(name) => {}
         None if name.starts_with("NCCL_") || name.starts_with("OFI_NCCL_") => {
@@ -126,6 +132,11 @@ fn name(setting: &Setting, found: &mut Found<'_>) {
             found.add_with(rule, setting.line, format!("{name} {what}"), way_out);
         }
     }
+}
+
+/// Whether NCCL starts with a setting on no machine.
+pub(super) fn is_refused(setting: &Setting, machine: &Machine) -> bool {
+    understood(setting, machine.site.settings().version.unwrap_or_default()).is_err()
 }
 
 /// What NCCL makes of one variable.
@@ -159,8 +170,11 @@ fn value(setting: &Setting, version: Version, found: &mut Found<'_>) {
             );
         }
     }
-    if setting.name == "NCCL_DEBUG_SUBSYS" {
-        return subsystems(setting, found);
+    match setting.name.as_str() {
+        "NCCL_DEBUG_SUBSYS" => return subsystems(setting, found),
+        "NCCL_CTA_POLICY" => policies(setting, found),
+        "NCCL_SYM_KERNEL" => kernel(setting, found),
+        _ => {}
     }
     if LISTS.contains(&setting.name.as_str())
         && let Some(device) = blank(&setting.value)
@@ -221,15 +235,52 @@ const SUBSYSTEMS: [&str; 17] = [
     "ALL",
 ];
 
-/// Names that are one letter beside a part of the log: NCCL passes over what it does not know, and newer versions know more.
+/// Names that are one letter beside a part of the log, or begin as one: NCCL passes over what it does not know, and newer
+/// versions know more.
 fn subsystems(setting: &Setting, found: &mut Found<'_>) {
     for part in setting.value.trim().trim_start_matches('^').split(',').map(str::trim) {
         let is = |known: &str| known.eq_ignore_ascii_case(part);
-        let near = |known: &&str| part.len() > 2 && strsim::damerau_levenshtein(&part.to_uppercase(), known) == 1;
+        let upper = part.to_uppercase();
+        let begins = |known: &str| part.len() > 3 && known.len() > 3 && upper.get(..3) == known.get(..3);
+        let near = |known: &&str| part.len() > 2 && (strsim::damerau_levenshtein(&upper, known) == 1 || begins(known));
         if let Some(meant) = SUBSYSTEMS.iter().find(|known| near(known)).filter(|_| !SUBSYSTEMS.iter().any(|k| is(k))) {
             let what = format!("{}: `{part}` is no part of NCCL's log", setting.text());
             found.add_with("bad-value", setting.line, what, Some(format!("did you mean {meant}?")));
         }
+    }
+}
+
+/// Policies of CTAs, which `|` joins. Source: NCCL 2.30.7 `src/nccl.h.in`.
+const POLICIES: [&str; 3] = ["DEFAULT", "EFFICIENCY", "ZERO"];
+
+/// Words that are no policy; a number has a bit for each of the last two.
+fn policies(setting: &Setting, found: &mut Found<'_>) {
+    let (number, rest) = strtoll(setting.value.trim());
+    let words = || setting.value.split('|').map(str::trim);
+    let none = |word: &&str| !POLICIES.iter().any(|known| known.eq_ignore_ascii_case(word));
+    let bad = if rest {
+        words().find(none).map(str::to_owned)
+    } else {
+        Some(number).filter(|n| !(0..4).contains(n)).map(|n| n.to_string())
+    };
+    if let Some(bad) = bad {
+        let what = format!("{}: `{bad}` is no policy", setting.text());
+        let meant = nearest(&bad.to_uppercase(), POLICIES).map(|meant| format!("did you mean {meant}?"));
+        let way_out = meant.unwrap_or_else(|| format!("NCCL takes {}", POLICIES.join(", ")));
+        found.add_with("bad-value", setting.line, what, Some(way_out));
+    }
+}
+
+/// Collectives that symmetric kernels are named by. Source: NCCL 2.30.7 `src/include/sym_kernels.h`; newer versions have
+/// more kernels of each.
+const OF_KERNELS: [&str; 3] = ["AllReduce_", "AllGather_", "ReduceScatter_"];
+
+/// A name that is none of a symmetric kernel.
+fn kernel(setting: &Setting, found: &mut Found<'_>) {
+    let value = setting.value.trim();
+    if !OF_KERNELS.iter().any(|collective| value.starts_with(collective)) && value != "^" {
+        let way_out = "NCCL takes one name, such as AllReduce_AGxLL_R or ReduceScatter_LD".to_owned();
+        found.add_with("bad-value", setting.line, format!("{} is no symmetric kernel", setting.text()), Some(way_out));
     }
 }
 
@@ -302,22 +353,46 @@ fn out_of_clusters(scope: &Scope, machine: Option<&Machine>, found: &mut Found<'
     }
 }
 
-/// A list of algorithms that leaves some collective none that NCCL has for it, or none that it has on the machine.
-fn left_without(setting: &Setting, version: Version, machine: Option<&Machine>, found: &mut Found<'_>) {
-    let Ok(Environment { settings: NcclSettings { algorithms, .. }, .. }) = understood(setting, version) else {
-        return;
-    };
-    let here = machine.and_then(|machine| machine.with(&[(setting.name.clone(), setting.value.clone())]).ok());
-    let none = |collective: Collective| {
-        let of_nccl = valid_algorithms(collective).iter().filter(|a| ALGORITHMS.contains(a));
-        of_nccl.copied().all(|algorithm| algorithms.allows(collective, algorithm) == Some(false))
-            || here.as_ref().is_some_and(|site| fails(site, collective))
-    };
-    let without: Vec<&str> = FUNCTIONS.iter().filter(|(_, c)| none(*c)).map(|(_, c)| c.name()).collect();
-    if !without.is_empty() {
-        let what = format!("{} leaves nothing for {}", setting.text(), without.join(", "));
-        found.add("collective-left-without", setting.line, what);
+/// Lists of algorithms and protocols that leave some collective none that NCCL has for it, or none that it has on the
+/// machine: first the algorithms alone, then all settings together.
+fn left_without(
+    settings: &BTreeMap<&str, &Setting>,
+    version: Version,
+    machine: Option<&Machine>,
+    found: &mut Found<'_>,
+) {
+    let lists = ["NCCL_ALGO", "NCCL_PROTO"].map(|name| settings.get(name).copied().filter(|s| s.is_known()));
+    let mut known: Vec<&str> = Vec::new();
+    let alone = lists[0].map(|list| (vec![list], machine.map(|machine| machine.with(&pairs(&[list])))));
+    let all: Vec<&Setting> = lists.into_iter().flatten().collect();
+    let together = (all.clone(), machine.map(|machine| machine.with_all(settings, None)));
+    for (lists, here) in alone.into_iter().chain(Some(together)).filter(|(lists, _)| !lists.is_empty()) {
+        let Ok(Environment { settings: set, .. }) = Environment::parse(&pairs(&lists), version) else { return };
+        let here = here.and_then(Result::ok);
+        let open = |collective: Collective, algorithm: Algorithm| {
+            ALGORITHMS.contains(&algorithm)
+                && set.algorithms.allows(collective, algorithm) != Some(false)
+                && valid_protocols(algorithm).iter().any(|&p| set.protocols.allows(collective, p) != Some(false))
+        };
+        let none = |collective: Collective| {
+            !valid_algorithms(collective).iter().any(|&algorithm| open(collective, algorithm))
+                || here.as_ref().is_some_and(|site| fails(site, collective))
+        };
+        let of = FUNCTIONS.iter().map(|(_, c)| (c.name(), *c)).filter(|(name, _)| !known.contains(name));
+        let without: Vec<&str> = of.filter(|(_, c)| none(*c)).map(|(name, _)| name).collect();
+        if !without.is_empty() {
+            let texts: Vec<String> = lists.iter().map(|list| list.text()).collect();
+            let leave = if lists.len() == 1 { "leaves" } else { "together leave" };
+            let what = format!("{} {leave} nothing for {}", texts.join(" and "), without.join(", "));
+            found.add("collective-left-without", lists.iter().filter_map(|list| list.line).max(), what);
+        }
+        known.extend(without);
     }
+}
+
+/// Settings as names with values.
+fn pairs(settings: &[&Setting]) -> Vec<(String, String)> {
+    settings.iter().map(|setting| (setting.name.clone(), setting.value.clone())).collect()
 }
 
 /// Whether NCCL fails a call, of whatever size: what is open to it does not depend on that.
@@ -334,7 +409,10 @@ fn forced_ll128(setting: &Setting, version: Version, machine: Option<&Machine>, 
     // Google's own list for TCPXO names it.
     let by_list = |machine: &Machine| machine.site.topology.software.plugin.as_deref() == Some(plugin::TCPXO);
     if forced && !machine.is_some_and(|machine| has_ll128(machine) || by_list(machine)) {
-        found.add("forced-ll128", setting.line, format!("{} names LL128", setting.text()));
+        let mut lists = setting.value.split(';').filter(|list| !list.contains('^'));
+        let named = lists.any(|list| list.to_lowercase().contains("ll128"));
+        let does = if named { "names LL128" } else { "leaves LL128 in, as naming it does" };
+        found.add("forced-ll128", setting.line, format!("{} {does}", setting.text()));
     }
 }
 
@@ -395,11 +473,16 @@ fn nics(setting: &Setting, machine: &Machine, found: &mut Found<'_>) {
         // NICs of built-in machines have no names: then their number counts.
         if let Some(listed) = NicSet::listed(&setting.value).filter(|&n| n < machine.nics() && machine.has("verbs")) {
             let devices = plural(listed, "device", "devices");
-            let what = format!("{}: lists {devices}, and a host has {} NICs", setting.text(), machine.nics());
+            let by = if setting.value.starts_with('=') { "" } else { " by the beginnings of names" };
+            let what = format!("{}: lists {devices}{by}, and a host has {} NICs", setting.text(), machine.nics());
             found.add("fewer-nics", setting.line, what);
         }
         return;
     };
+    if let Some((name, more)) = NicSet::stands_for_more(topology, &setting.value) {
+        let what = format!("{}: `{name}` also stands for {}", setting.text(), more.join(", "));
+        found.add("hca-beginning", setting.line, what);
+    }
     let left = nics.iter().filter(|&&index| taken.has(index)).count();
     if nics.is_empty() || left == nics.len() || !machine.has_rdma() {
         return;

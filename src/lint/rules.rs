@@ -23,7 +23,7 @@ pub struct Rule {
     pub id: String,
     /// How bad what it finds is.
     pub severity: Severity,
-    /// Conditions that must all hold: `NAME`, `NAME=VALUE` (or `NAME=A|B`), `NAME~TEXT`, `NAME>=NUMBER`, and any of them
+    /// Conditions that must all hold: `NAME` (or `A|B`), `NAME=VALUE` (or `NAME=A|B`), `NAME~TEXT`, `NAME>=NUMBER`, and any of them
     /// behind `!`, which no setting may fulfil. A value that NCCL does not take is none.
     #[serde(default)]
     pub when: Vec<String>,
@@ -89,7 +89,7 @@ enum Condition<'r> {
     Has(&'r str, &'r str),
     /// `NAME>=NUMBER`.
     Least(&'r str, i64),
-    /// `NAME`: it has a value; a name that ends in `*` is any that begins so.
+    /// `NAME`, or one of `A|B`: it has a value; a name that ends in `*` is any that begins so.
     Set(&'r str),
 }
 
@@ -122,10 +122,13 @@ impl<'r> Condition<'r> {
                 setting.name == name && known && lists.any(|list| list.to_lowercase().contains(part))
             }
             Self::Least(name, least) => setting.name == name && known && number().is_some_and(|n| n >= least),
-            Self::Set(name) => match name.strip_suffix('*') {
-                Some(start) => setting.name.starts_with(start) && !value.is_empty(),
-                None => setting.name == name && !value.is_empty(),
-            },
+            Self::Set(names) => {
+                let is = |name: &str| match name.strip_suffix('*') {
+                    Some(start) => setting.name.starts_with(start),
+                    None => setting.name == name,
+                };
+                names.split('|').any(is) && !value.is_empty()
+            }
         }
     }
 }
@@ -167,6 +170,8 @@ mod tests {
             ("A>=8", "A", "9", true),
             ("A>=8", "A", "9M", false),
             ("A_*", "A_B", "x", true),
+            ("A|B", "B", "x", true),
+            ("A|B", "C", "x", false),
             ("A", "B", "1", false),
         ] {
             assert_eq!(Condition::of(condition).is_met(&setting(name, value)), met, "{condition} of {name}={value}");

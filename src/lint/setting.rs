@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+/// Letters of a value that a finding shows.
+const VALUE_MAX: usize = 60;
+
 /// Where something was found.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, serde::Serialize)]
 pub struct Place {
@@ -35,8 +38,10 @@ impl Setting {
 
     /// `NAME=VALUE`, short enough for a line.
     pub(super) fn text(&self) -> String {
-        let value: String = self.value.chars().take(60).collect();
-        format!("{}={value}", self.name)
+        let mut letters = self.value.chars();
+        let value: String = letters.by_ref().take(VALUE_MAX).collect();
+        let cut = if letters.next().is_some() { "..." } else { "" };
+        format!("{}={value}{cut}", self.name)
     }
 }
 
@@ -64,6 +69,8 @@ pub(super) struct Scope {
     pub(super) rdma_device: Option<bool>,
     /// The line that RDMA devices would be named at.
     pub(super) line: Option<u64>,
+    /// Processes that torchrun starts, over all commands.
+    pub(super) processes: u64,
     /// A log, whose settings NCCL itself has read.
     pub(super) log: bool,
 }
@@ -123,7 +130,7 @@ pub(super) fn is_name(text: &str) -> bool {
 }
 
 /// Families of variables that collectives of some library read.
-const FAMILIES: [&str; 21] = [
+const FAMILIES: [&str; 22] = [
     "NCCL_",
     "OFI_NCCL_",
     "FI_",
@@ -145,7 +152,16 @@ const FAMILIES: [&str; 21] = [
     "UCC_",
     "NCCL",
     "nccl_",
+    TUNER,
 ];
+
+/// How variables of our tuner plugin begin.
+const TUNER: &str = "COLLCAST_TUNER_";
+
+/// Whether every process of a job should have the variable: NCCL or a plugin in its process reads it.
+pub(super) fn is_of_processes(name: &str) -> bool {
+    collcast_sim::nccl::is_read(name) || name.starts_with(TUNER)
+}
 
 /// Whether a variable is one that this tool has an opinion of. The first word of a name that is one letter off `NCCL`
 /// is taken for a slip of it only where the rest is that of a variable.

@@ -128,12 +128,12 @@ impl Outcome {
                 _ => Status::Failed,
             },
             sentence,
-            confidence: match (unread, alone) {
-                (true, _) => "none: nothing was judged",
-                (_, true) => "medium: no machine says what should be in the log",
-                _ => "high: what NCCL 2.30 and its plugins read",
-            }
-            .to_owned(),
+            confidence: match (unread, alone, &self.trust) {
+                (.., Some(trust)) => format!("{} (what is said to cost time)", trust.confidence),
+                (true, ..) => "none: nothing was judged".to_owned(),
+                (_, true, _) => "medium: no machine says what should be in the log".to_owned(),
+                _ => "high: what NCCL 2.30 and its plugins read".to_owned(),
+            },
             basis: if host.is_some() { "settings as written, and files of the host" } else { "settings as written" }
                 .to_owned(),
             next: match (unread, alone) {

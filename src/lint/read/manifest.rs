@@ -121,7 +121,12 @@ fn of_gpus(container: &Node, pod: &Node, limits: &[(String, Node)], gpus: &Node,
         scope.sign("memlock", line, "an RDMA device without the capability IPC_LOCK");
     }
     let of_host = pod.get("hostIPC").and_then(Node::text) == Some("true");
-    let several = gpus.text().and_then(|n| n.parse::<u64>().ok()).is_none_or(|count| count > 1);
+    let count = gpus.text().and_then(|n| n.parse::<u64>().ok());
+    if let Some(count) = count.filter(|&count| (1..count).contains(&scope.processes)) {
+        let what = format!("{} processes in a container that asks for {count} GPUs", scope.processes);
+        scope.sign("unused-gpus", line, what);
+    }
+    let several = count.is_none_or(|count| count > 1);
     match mounts("/dev/shm") {
         _ if of_host => {}
         None if several => scope.sign("small-shm", line, "GPUs, and nothing mounted at /dev/shm"),
@@ -165,6 +170,7 @@ fn commands(node: &Node, keys: &[&str], scope: &mut Scope) {
     let inner = shell::exec(&words);
     scope.settings.extend(inner.settings);
     scope.signs.extend(inner.signs);
+    scope.processes = scope.processes.saturating_add(inner.processes);
 }
 
 /// `{name: NAME, value: VALUE}`, as lists of variables have it.

@@ -3,15 +3,22 @@
 mod docker;
 mod environ;
 mod manifest;
+mod notebook;
 mod python;
 mod shell;
 mod yaml;
 
 use std::path::Path;
 
+use collcast_hwbackend::read::plain_line;
+
 use super::setting::Scope;
+use super::table::is_table;
 
 pub(super) use environ::of_process;
+
+/// What lines of logs have.
+const MARKS: [&str; 3] = ["NCCL INFO ", "NCCL WARN ", "[Gloo] Rank "];
 
 /// What a file is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +37,10 @@ pub enum Kind {
     Manifest,
     /// Python that sets variables.
     Python,
+    /// A notebook of Jupyter.
+    Notebook,
+    /// A table of a tuner plugin.
+    Table,
     /// What NCCL or Gloo printed.
     Log,
 }
@@ -43,8 +54,12 @@ impl Kind {
         let begins = |word: &str| head().any(|line| line.trim_start().starts_with(word));
         if text.contains('\0') {
             Self::Process
-        } else if ["NCCL INFO ", "NCCL WARN ", "[Gloo] Rank "].iter().any(|mark| text.contains(mark)) {
+        } else if ending == "ipynb" {
+            Self::Notebook
+        } else if text.lines().map(plain_line).any(|line| MARKS.iter().any(|mark| line.contains(mark))) {
             Self::Log
+        } else if is_table(text) {
+            Self::Table
         } else if name.starts_with("dockerfile") || name.starts_with("containerfile") || ending == "dockerfile" {
             Self::Docker
         } else if matches!(ending, "yaml" | "yml" | "json") || begins("apiVersion:") {
@@ -78,15 +93,15 @@ impl Kind {
             Self::Docker => "Dockerfile",
             Self::Manifest => "manifest",
             Self::Python => "Python",
+            Self::Notebook => "notebook",
+            Self::Table => "table of a tuner",
             Self::Log => "log",
         }
     }
 }
 
-/// The settings of a file, by those who see them; of a log none, which has rules of its own.
+/// The settings of a file, by those who see them; of a log and a table none, which have rules of their own.
 pub(super) fn scopes(kind: Kind, text: &str) -> Vec<Scope> {
-    // What some editors write in front.
-    let text = text.trim_start_matches('\u{feff}');
     match kind {
         Kind::Environment => vec![environ::file(text)],
         Kind::Conf => vec![environ::conf(text, 1)],
@@ -95,6 +110,7 @@ pub(super) fn scopes(kind: Kind, text: &str) -> Vec<Scope> {
         Kind::Docker => vec![docker::file(text)],
         Kind::Manifest => manifest::file(text),
         Kind::Python => vec![python::file(text)],
-        Kind::Log => Vec::new(),
+        Kind::Notebook => notebook::file(text),
+        Kind::Table | Kind::Log => Vec::new(),
     }
 }

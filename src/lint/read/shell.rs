@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::environ::{self, unquoted};
 use crate::lint::launch::{Word, look};
-use crate::lint::setting::{Scope, Setting, is_name, is_of_interest};
-use collcast_sim::nccl::is_read;
+use crate::lint::setting::{Scope, Setting, is_name, is_of_interest, is_of_processes};
 
 /// Scripts within scripts (`bash -c "..."`) that are followed.
 const DEPTH_MAX: usize = 4;
@@ -250,7 +249,7 @@ impl Reader {
     fn finish(mut self, text: &str) -> Scope {
         for (name, (value, line)) in std::mem::take(&mut self.pending) {
             let used = text.contains(&format!("${name}")) || text.contains(&format!("${{{name}"));
-            if is_read(&name) && !used {
+            if is_of_processes(&name) && !used {
                 self.scope.sign("not-exported", Some(line), format!("{name}={value} is not exported"));
             }
         }
@@ -392,6 +391,14 @@ impl Reader {
                         self.pairs(text, line);
                     }
                 }
+                // Pyxis: the container keeps what these are outside, whatever its image sets.
+                "--container-env" => {
+                    if let Some((text, line)) =
+                        glued.map(|text| (text, word.line)).or(next.map(|w| (w.text.as_str(), w.line)))
+                    {
+                        text.split(',').for_each(|name| self.pass(name, line));
+                    }
+                }
                 "-genv" => {
                     if let (Some(name), Some(value)) = (next, command.get(at + 2)) {
                         self.set(&name.text, &value.text, name.line, false);
@@ -434,7 +441,7 @@ impl Reader {
 
     /// Settings that are exported and that a launcher does not name, in words.
     fn left_behind(&self, named: impl Fn(&String) -> bool) -> Option<String> {
-        let mut left = self.exported.iter().filter(|name| is_read(name) && !named(name));
+        let mut left = self.exported.iter().filter(|name| is_of_processes(name) && !named(name));
         let first = left.next()?;
         Some(match left.count() {
             0 => first.clone(),
@@ -457,6 +464,21 @@ impl Reader {
                 self.scope.sign("not-forwarded", Some(program.line), what);
             }
         }
+        let with_gpus = || command.iter().any(|word| word.text.starts_with("--gpus") || word.text.contains("nvidia"));
+        if matches!(name, "docker" | "podman" | "nerdctl") && has(&["run"]) && with_gpus() {
+            let file = command.iter().any(|word| word.text.starts_with("--env-file"));
+            let passed = |name: &String| {
+                let given = |text: &str| text == name || text.starts_with(&format!("{name}="));
+                command.iter().any(|word| {
+                    let glued = word.text.split_once('=').filter(|(option, _)| hands_on(option)).map(|(_, text)| text);
+                    given(&word.text) || glued.is_some_and(given)
+                })
+            };
+            if let Some(left) = self.left_behind(passed).filter(|_| !file) {
+                let what = format!("{left}: exported, and not named by -e");
+                self.scope.sign("docker-env", Some(program.line), what);
+            }
+        }
         let torchrun = command.iter().any(|w| w.text.ends_with("torchrun") || w.text == "torch.distributed.run");
         if let Some(line) = self.directives.export_none.take_if(|_| !self.exported.is_empty()) {
             self.scope.sign("export-none", Some(line), "--export=NONE, and the script exports settings of NCCL");
@@ -474,6 +496,7 @@ impl Reader {
             let value = if glued.is_empty() { command.get(at + 1).map_or("", |w| w.text.as_str()) } else { glued };
             (option == "--nproc-per-node").then(|| value.parse::<u64>().ok())?
         });
+        self.scope.processes = self.scope.processes.saturating_add(processes.unwrap_or(0));
         if let (Some(processes), Some(gpus)) = (processes, self.directives.gpus_per_node)
             && processes < gpus
         {
