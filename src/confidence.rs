@@ -8,12 +8,13 @@ use collcast_reports::model::Status;
 use collcast_sim::call::Call;
 use collcast_sim::collective::{Collective, Protocol};
 use collcast_sim::domain::{Basis, Beyond};
+use collcast_sim::nccl::{Environment, Transport, plugin};
 use collcast_sim::predict::{Prediction, Settings};
 use collcast_sim::profile::{Profile, Spread};
 use collcast_sim::topology::Topology;
-use collcast_sim::units::SimDuration;
+use collcast_sim::units::{Bytes, SimDuration};
 
-use crate::health::{Doubt, Kind, PLATEAU, Part};
+use crate::health::{Doubt, Kind, PLATEAU, Part, Reached, of_same};
 use crate::profiles;
 use crate::statistics::{INTERVAL, upper_quantile};
 
@@ -84,8 +85,34 @@ pub struct Grounds {
     pub basis: Basis,
     /// How far such forecasts were off, at small or large sizes: standard deviations of ln(measured / expected).
     errors: BTreeMap<(Part, Unseen), f64>,
+    /// By machine and call, the highest forecast where others published runs of the same.
+    peaks: BTreeMap<(String, Collective, u32), Peak>,
     /// Whether computation runs beside the calls.
     overlapped: bool,
+}
+
+/// A forecast of a call that links bound, and what others published of the same.
+#[derive(Clone, PartialEq, Debug)]
+struct Peak {
+    bytes: Bytes,
+    /// Ends of the 90% interval of its bus bandwidth, in GB/s.
+    busbw: (f64, f64),
+    /// Share of the busiest resource that it uses.
+    busy: f64,
+    runs: Vec<&'static Reached>,
+}
+
+impl Peak {
+    /// The published run that is farthest outside of the interval; none where all are inside.
+    fn denied_by(&self) -> Option<&'static Reached> {
+        let off = |run: &Reached| {
+            // A larger size may reach what the busiest resource has left.
+            let room = if self.bytes.0 < run.size_bytes { self.busy } else { 1.0 };
+            (self.busbw.0 / run.busbw_gbps).max(run.busbw_gbps * room / self.busbw.1)
+        };
+        let outside = self.runs.iter().copied().filter(|run| off(run) > 1.0);
+        outside.max_by(|a, b| off(a).total_cmp(&off(b)))
+    }
 }
 
 /// How far to trust an answer.
@@ -164,7 +191,38 @@ impl Grounds {
             }
         };
         let errors = BTreeMap::from([((part, known.0), known.1)]);
-        Self { beyond: said.beyond.clone(), basis, errors, overlapped: false }
+        Self { beyond: said.beyond.clone(), basis, errors, ..Self::default() }
+    }
+
+    /// The same, held beside what others published of such a call on the very machine: where NCCL chose, and runs as it does
+    /// by itself.
+    #[must_use]
+    pub fn beside_published(
+        mut self,
+        on: On<'_>,
+        (collective, ranks, bytes): (Collective, u32, Bytes),
+        p: &Prediction,
+    ) -> Self {
+        let large = self.errors.keys().any(|(part, _)| *part == Part::Large);
+        let runs = if large { of_same(on.topology, collective, ranks) } else { Vec::new() };
+        if !runs.is_empty() && runs_by_itself(on) {
+            let (low, high) = self.interval(Said::from(p).interval);
+            let busbw = p.algbw_gb_per_s(bytes) * collective.bus_factor(ranks);
+            let peak = Peak { bytes, busbw: (busbw / high, busbw / low), busy: p.busy(), runs };
+            self.peaks.insert((on.topology.name.clone(), collective, ranks), peak);
+        }
+        self
+    }
+
+    /// What a published run of the same says against these forecasts, in words.
+    pub fn denied(&self) -> Option<String> {
+        let run = self.peaks.values().find_map(Peak::denied_by)?;
+        Some(format!(
+            "{} published {:.0} GB/s at {} on such a machine, outside of the forecast's interval",
+            run.publisher,
+            run.busbw_gbps,
+            Bytes(run.size_bytes)
+        ))
     }
 
     /// The 90% interval of a forecast of these grounds alone, as parts of its time: what such forecasts of runs that
@@ -194,7 +252,8 @@ impl Grounds {
     pub fn trust(&self) -> Trust {
         let (level, errors) = self.judged();
         let overlap = if self.overlapped { OVERLAP.to_owned() } else { String::new() };
-        let reasons = [self.beyond.to_string(), errors, overlap].into_iter().filter(|r| !r.is_empty());
+        let denied = self.denied().unwrap_or_default();
+        let reasons = [self.beyond.to_string(), errors, denied, overlap].into_iter().filter(|r| !r.is_empty());
         let reasons: Vec<String> = reasons.collect();
         Trust {
             status: if level == Level::Low { Status::Warning } else { Status::Ok },
@@ -237,8 +296,20 @@ impl Grounds {
             },
         };
         let level = Level::of(within, self.basis);
-        (if self.overlapped { level.min(Level::Medium) } else { level }, errors)
+        let doubted = self.overlapped || self.denied().is_some();
+        (if doubted { level.min(Level::Medium) } else { level }, errors)
     }
+}
+
+/// Whether NCCL is told nothing but what the machine and its plugin tell it.
+fn runs_by_itself(On { topology, settings, .. }: On<'_>) -> bool {
+    let version = settings.version.or(topology.software.nccl).unwrap_or_default();
+    let own = plugin::environment(topology, &[]);
+    let moving = own.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let moving = moving.filter(|(name, _)| Transport::VARIABLES.contains(name));
+    settings.channels.is_none()
+        && Environment::parse(&own, version).is_ok_and(|own| own.settings == settings.nccl)
+        && Transport::from_env(topology, version, moving).is_ok_and(|own| own == settings.transport)
 }
 
 /// A standard deviation of ln(measured / expected), in words.
@@ -251,8 +322,8 @@ fn off(error: f64) -> String {
 
 impl FromIterator<Grounds> for Grounds {
     fn from_iter<I: IntoIterator<Item = Grounds>>(all: I) -> Self {
-        let (mut beyond, mut basis, mut errors, mut overlapped) =
-            (Vec::new(), Basis::default(), BTreeMap::new(), false);
+        let (mut beyond, mut basis, mut overlapped) = (Vec::new(), Basis::default(), false);
+        let (mut errors, mut peaks) = (BTreeMap::new(), BTreeMap::<_, Peak>::new());
         for grounds in all {
             beyond.push(grounds.beyond);
             basis = basis.max(grounds.basis);
@@ -261,13 +332,20 @@ impl FromIterator<Grounds> for Grounds {
                 let most: &mut f64 = errors.entry(key).or_insert(error);
                 *most = most.max(error);
             }
+            for (key, peak) in grounds.peaks {
+                if peaks.get(&key).is_none_or(|known| known.busbw.1 < peak.busbw.1) {
+                    peaks.insert(key, peak);
+                }
+            }
         }
-        Self { beyond: beyond.into_iter().collect(), basis, errors, overlapped }
+        Self { beyond: beyond.into_iter().collect(), basis, errors, peaks, overlapped }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     /// Goal: only what was measured is called high; what goes beyond its measurements is always low.
@@ -283,6 +361,44 @@ mod tests {
         ] {
             assert_eq!(Level::of(within, basis), level, "{within} {basis:?}");
         }
+    }
+
+    /// Goal: where a published run of the very machine lies outside of the interval, no forecast is sure; a larger size may
+    /// reach more than a smaller one was forecast to.
+    #[test]
+    fn what_published_runs_deny_is_not_high() {
+        let run = |busbw_gbps| -> &'static Reached {
+            Box::leak(Box::new(Reached {
+                publisher: "Somebody".to_owned(),
+                source: String::new(),
+                gpus: BTreeSet::new(),
+                networks: BTreeSet::new(),
+                nics_gbps: 400.0,
+                hosts: 2,
+                ranks: 16,
+                collective: Collective::AllReduce,
+                size_bytes: 1 << 33,
+                busbw_gbps,
+            }))
+        };
+        let level = |bytes: u64, reached: &[f64]| {
+            let runs = reached.iter().copied().map(run).collect();
+            let peak = Peak { bytes: Bytes(bytes), busbw: (90.0, 110.0), busy: 0.95, runs };
+            let grounds = Grounds {
+                errors: BTreeMap::from([((Part::Large, Unseen::HeldBack), 0.01)]),
+                peaks: BTreeMap::from([((String::new(), Collective::AllReduce, 16), peak)]),
+                ..Grounds::default()
+            };
+            (grounds.level(), grounds.trust().confidence.contains("Somebody published"))
+        };
+        let (sure, doubted) = ((Level::High, false), (Level::Medium, true));
+        assert_eq!(level(1 << 33, &[]), sure);
+        assert_eq!(level(1 << 33, &[91.0, 109.0]), sure);
+        assert_eq!(level(1 << 33, &[100.0, 89.0]), doubted);
+        assert_eq!(level(1 << 33, &[111.0]), doubted);
+        assert_eq!(level(1 << 30, &[111.0]), sure);
+        assert_eq!(level(1 << 30, &[117.0]), doubted);
+        assert_eq!(level(1 << 30, &[89.0]), doubted);
     }
 
     /// Goal: an answer over all sizes is told by its large ones, and one of small sizes alone by these; of several

@@ -209,6 +209,12 @@ impl Run<'_> {
         (1..self.ranks.min(self.topology.ranks())).all(|rank| host(rank) == host(0))
     }
 
+    /// Whether large sizes of it wait for the threads of hosts that send and receive, and not for NICs.
+    fn is_bound_by_proxies(&self) -> bool {
+        let points = self.case.points();
+        points[points.len() / 2..].iter().any(|point| point.expected.bound_by() == "proxy threads")
+    }
+
     /// NCCL's words by which its data goes over TCP, in place of RDMA.
     fn sockets(&self) -> Option<&str> {
         self.said?.sockets.as_deref().filter(|_| !self.is_in_one_host())
@@ -229,8 +235,13 @@ fn next_of_unknown(runs: &[&Run<'_>]) -> String {
     } else {
         "run halves of the hosts, and one host alone"
     };
-    format!("{log}; {next}")
+    let rings = if runs.iter().any(|run| run.is_bound_by_proxies()) { OTHER_COLLECTIVE } else { "" };
+    format!("{log}; {rings}{next}")
 }
+
+/// What tells NICs from the rest where proxy threads bound the run: NVLS trees take as long with a NIC less.
+const OTHER_COLLECTIVE: &str =
+    "run reduce_scatter_perf or sendrecv_perf over the same hosts, which show NICs that proxy threads hide here; ";
 
 /// Belief from which on a cause is worth a word.
 const CANDIDATE: f64 = 0.01;
@@ -240,7 +251,8 @@ const FAR_WORSE: f64 = 3.0;
 const NO_CAUSE: [Cause; 2] = [Cause::Healthy, Cause::Unknown];
 
 fn look_into<'r>(runs: impl Iterator<Item = &'r Run<'r>>, profile: &Profile, watch: &Watch) -> Outcome {
-    let mut suspects: Vec<&Run<'_>> = runs.filter(|r| r.case.is_suspect()).collect();
+    // What is slow by its bus bandwidth is looked into, however mildly its times show it.
+    let mut suspects: Vec<&Run<'_>> = runs.filter(|r| r.state == State::Slow || r.case.is_suspect()).collect();
     suspects.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
     let mut left_out = suspects.len().saturating_sub(RUNS_MAX);
     suspects.truncate(RUNS_MAX);

@@ -53,9 +53,7 @@ pub fn is_regular(path: &Path) -> bool {
 /// What the system says, or that the file is larger than any that is read.
 pub fn read_text(what: &'static str, path: impl AsRef<Path>) -> Result<String, Error> {
     let path = path.as_ref();
-    let text = input::read_text(path).map_err(|source| Error::File { what, path: path.to_owned(), source })?;
-    // Spreadsheets begin files with a byte-order mark.
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+    input::read_text(path).map_err(|source| Error::File { what, path: path.to_owned(), source })
 }
 
 /// The bytes of a file that a user named.

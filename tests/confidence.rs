@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
 use collcast::reports::model::{Report, Status};
 use collcast::sim::collective::Collective;
 use collcast::sim::units::Bytes;
@@ -67,6 +69,32 @@ fn steps_are_never_sure() {
     for scenario in ["ddp-buckets", "ten-and-twelve"] {
         let report = step::step(&step::Request::find(scenario).unwrap()).unwrap().report();
         assert!(!told(&report, scenario).0.starts_with("high"), "{scenario}");
+    }
+}
+
+/// Goal: no command is sure where a run that others published of the very machine lies outside of the interval, and says whose;
+/// of other settings than NCCL's own that run says nothing.
+#[test]
+fn what_others_measured_there_takes_sureness_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("run.csv").display().to_string();
+    std::fs::write(&log, "collective,nodes,ranks,size_bytes,time_us\nall_reduce,2,16,8589934592,88000\n").unwrap();
+    let of = |command: &[&str], machine: &str, more: &[&str]| {
+        let on = ["-t", machine, "--nodes", "2", "--format", "json"];
+        let (_, out, err) = common::collcast(&[command, &on, more].concat());
+        let answer: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+        answer["verdict"]["confidence"].as_str().unwrap().to_owned()
+    };
+    for command in
+        [&["sweep", "-s", "8G"][..], &["simulate", "-s", "8G"], &["sweep", "-s", "8K:8G:1024"], &["validate", &log]]
+    {
+        let denied = of(command, "oci-a100", &[]);
+        assert!(!denied.starts_with("high") && denied.contains("Oracle published 238 GB/s"), "{command:?}: {denied}");
+    }
+    assert!(of(&["sweep", "-s", "8G"], "dgx-h100", &[]).starts_with("high"));
+    for more in [&["--algorithm", "ring", "--protocol", "ll"][..], &["--env", "NCCL_MAX_NCHANNELS=1"]] {
+        let other = of(&["sweep", "-s", "8G"], "oci-a100", more);
+        assert!(!other.contains("published"), "{more:?}: {other}");
     }
 }
 

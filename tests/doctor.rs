@@ -489,6 +489,29 @@ fn mild_faults_are_named_where_a_run_is_slow() {
     }
 }
 
+/// Goal: where proxy threads hide which NIC is lost, a slow run is looked into all the same, and the advice names what tells it.
+#[test]
+fn what_proxies_hide_has_a_test_that_shows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (machine, path) = (file("named.toml"), file("all_reduce.csv"));
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/topologies/data/dgx-h100.toml")).unwrap();
+    std::fs::write(&machine, text.replace("[hosts.nics]", "[hosts.nics]\nnames = \"mlx5_[0-7]\"")).unwrap();
+    let sweep =
+        ["sweep", &machine, "--nodes", "4", "-s", "128K:8G:4", "--env", "NCCL_IB_HCA=^mlx5_7", "--format", "json"];
+    let (code, out, err) = collcast(&sweep);
+    assert_eq!(code, 0, "{err}");
+    let rows = serde_json::from_str::<Value>(&out).unwrap();
+    let row = |row: &Value| format!("all_reduce,4,32,{},{}\n", row["size_bytes"], row["time_us"]);
+    let rows: String = rows["rows"].as_array().unwrap().iter().map(row).collect();
+    std::fs::write(&path, format!("collective,nodes,ranks,size_bytes,time_us\n{rows}")).unwrap();
+    let (code, found, out) = anomalies(&[&path, "-t", "dgx-h100", "--nodes", "4", "--launch", "processes"]);
+    let named = found.iter().any(|(kind, _)| kind == "nics_idle");
+    let result: Value = serde_json::from_str(&out).unwrap();
+    let text = result["anomalies"].to_string();
+    assert!(code == 1 && (named || text.contains("nics_idle") && text.contains("reduce_scatter_perf")), "{text}");
+}
+
 /// nccl-tests' text of an all-reduce over hosts of 8 GPUs, each time given.
 fn log(hosts: &[&str], rows: &[(u64, f64)]) -> String {
     let mut text =

@@ -108,6 +108,15 @@ fn the_program_says_one_line() {
     let verdicts = err.lines().filter(|l| l.contains("all_reduce over 2 ranks")).count();
     assert_eq!(verdicts, 1, "{err}");
     assert_eq!(std::fs::read_to_string(&rows).unwrap().lines().filter(|l| l.starts_with("host,")).count(), 8);
+    // Metrics that cannot be written take away nothing of what was found; a folder that lacks is named before anything runs.
+    for (metrics, said) in [(folder.path().to_str().unwrap(), "cannot write"), (&file("no/host.prom"), "make it first")]
+    {
+        let judged = ["--expect-from", &good, "--fail-below", "1%", "--prometheus", metrics];
+        let (code, _, err) = collcast(&[&run[..], &judged].concat());
+        let ran = said == "cannot write";
+        assert!(err.contains(said) && err.contains("all_reduce over 2 ranks") == ran, "{err}");
+        assert_eq!(code, if err.contains("failed: ") { 1 } else { 2 }, "{err}");
+    }
     // What is good is not written over, nor joined by the run that it judges.
     let before = std::fs::read(&good).unwrap();
     let beside = folder.path().join("more.csv").to_str().unwrap().to_owned();

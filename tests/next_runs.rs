@@ -112,6 +112,7 @@ fn search_beside(script: &str, hosts: (&str, &str), more: &[&str]) -> (Value, us
         let answer: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
         let scripts_are_quiet = !answer["files"].to_string().contains(".sh");
         assert!(scripts_are_quiet, "{}", answer["files"]);
+        assert!(!answer.to_string().contains("round.out"), "{answer}");
         println!("{}", answer["verdict"]["sentence"]);
         let Some(sets) = answer["next_runs"].as_array() else {
             assert!(!next.exists(), "nothing is to run, and yet there are scripts");
@@ -124,6 +125,8 @@ fn search_beside(script: &str, hosts: (&str, &str), more: &[&str]) -> (Value, us
             parsed(&next.join(script));
         }
         run(&next.join(script), folder.path(), hosts);
+        // Where Slurm keeps what the script says.
+        std::fs::write(next.join("round.out"), "srun: job 17 has been allocated resources\n").unwrap();
         let logs = sets.iter().filter(|set| next.join(set["log"].as_str().unwrap()).is_file());
         assert_eq!(logs.count(), sets.len());
     }

@@ -20,7 +20,7 @@ use super::suite::MachineSpec;
 use crate::confidence::{Grounds, On};
 use crate::error::Error;
 use crate::files::content_hash;
-use crate::site::{Site, SiteSpec, Told, told};
+use crate::site::{Site, SiteSpec, TABLES, Told, told};
 
 /// A machine of the suite, loaded.
 #[derive(Debug)]
@@ -98,10 +98,14 @@ impl<'s> Machine<'s> {
     /// is written, which is the same wherever the suite lies.
     fn placed(&self, pair: &(String, String)) -> (String, String) {
         let (name, value) = pair.clone();
-        if name != "NCCL_TUNER_CONFIG_FILE" || value.is_empty() || self.own_env.contains(pair) {
+        if !TABLES.contains(&name.as_str()) || value.is_empty() || self.own_env.contains(pair) {
             return (name, value);
         }
-        (name, self.spec.folder.join(value).display().to_string())
+        // NVIDIA's example takes one table, `collcast-tuner` several.
+        let tables: Vec<&str> = if name == TABLES[0] { vec![&value] } else { value.split(':').collect() };
+        let placed = tables.iter().map(|table| self.spec.folder.join(table).display().to_string());
+        let placed: Vec<String> = placed.collect();
+        (name, placed.join(":"))
     }
 
     /// What forecasts its calls with a profile, where NCCL is told so.
@@ -151,8 +155,12 @@ impl<'s> Machine<'s> {
             }
             let rests = jobs.iter().zip(planned).flat_map(|(job, planned)| {
                 let on = On { settings: job.settings, ..self.site.on() };
-                let of = move |p: &Prediction| Grounds::of(on, (job.collective, on.topology.ranks()), p.into());
-                planned.ways.iter().filter_map(|way| predictions.get(way).copied()).map(of).collect::<Vec<_>>()
+                let (collective, ranks) = (job.collective, on.topology.ranks());
+                let of = move |way: &Way, p: &Prediction| {
+                    let asked = (collective, ranks, Bytes(way.size));
+                    Grounds::of(on, (collective, ranks), p.into()).beside_published(on, asked, p)
+                };
+                planned.ways.iter().filter_map(|way| Some(of(way, predictions.get(way)?))).collect::<Vec<_>>()
             });
             Ok((entries, rests.collect()))
         })

@@ -20,7 +20,7 @@ use collcast_sim::topology::Topology;
 use super::call::{self, Code};
 use super::guard::{GuardArgs, SIZES, SIZES_OF_THREADS};
 use super::launch;
-use super::output::{Format, OutputArgs, PageArgs, with_nccl_tests, write};
+use super::output::{Format, OutputArgs, PageArgs, in_folder, with_nccl_tests, write};
 use super::progress::told;
 use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries, refused, span};
 use super::sets::SetsArgs;
@@ -124,7 +124,7 @@ struct CopyArgs {
     #[arg(long, help_heading = "Measurement")]
     drives_only: bool,
     /// Write what follows of drives and copies as a profile, with --backend transfer
-    #[arg(long, value_name = "FILE", help_heading = "Measurement")]
+    #[arg(long, value_name = "FILE", value_parser = in_folder, help_heading = "Measurement")]
     profile_out: Option<PathBuf>,
 }
 
@@ -258,7 +258,7 @@ impl Args {
                         || machine.gpus.is_some()
                         || !machine.nodes.is_empty();
                     // A host that has lost GPUs is unfit: where it is judged that is the verdict.
-                    Some(ranks_here(topology, named).or_else(|error| Err(guard.lacking(error)?))?)
+                    Some(ranks_here(topology, named).map_err(|error| guard.lacking(error))?)
                 }
             };
         }
@@ -342,7 +342,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         return args.guard.judge(&outcome, spec, &args.output, &args.page);
     }
     if leads {
-        args.guard.metrics(None)?;
+        args.guard.metrics_of_failure();
     }
     match outcome.failure {
         Some(failure) => Err(failure.into()),
@@ -368,12 +368,12 @@ fn copies(args: &Args) -> Result<Code, Error> {
         watch,
     })?;
     drop(progress);
+    args.output.print(&outcome.report(), None)?;
     if let Some(path) = &args.copies.profile_out {
         let nothing =
             || Error::usage("nothing that a profile holds was measured", "name larger sizes, such as -s 4K:1G:16");
         write(Some(path), outcome.profile().ok_or_else(nothing)?.as_bytes())?;
     }
-    args.output.print(&outcome.report(), None)?;
     Ok(Code::SUCCESS)
 }
 
@@ -414,8 +414,6 @@ fn beside(output: Option<&Path>) -> Result<Option<PathBuf>, Error> {
     ))
 }
 
-/// Prints the rows, and writes what they cannot say beside them; where they are judged, what was found stands in their
-/// place, but in a file.
 /// Where rows of a run go that was interrupted: not over those of a whole one.
 fn apart(output: &OutputArgs) -> OutputArgs {
     let format = Some(output.format());
@@ -427,6 +425,8 @@ fn apart(output: &OutputArgs) -> OutputArgs {
     OutputArgs { format, output: Some(other) }
 }
 
+/// Prints the rows, and writes what they cannot say beside them; where they are judged, what was found stands in their
+/// place, but in a file.
 fn print(
     args: &Args,
     output: &OutputArgs,
@@ -438,20 +438,18 @@ fn print(
         Format::NcclTests => Some(outcome.nccl_tests()?),
         _ => None,
     };
-    if let Some(path) = beside.filter(|_| !outcome.rows.is_empty()) {
+    // The rows come in any case, and then what keeps the files beside them from being written.
+    let sidecar = beside.filter(|_| !outcome.rows.is_empty()).map_or(Ok(()), |path| {
         // What NCCL's processes inherit too: it ran with it.
         let inherited = std::env::vars().filter(|(name, _)| is_read(name));
-        let text = outcome.sidecar(&source(), args.machine.name(), inherited);
-        write(Some(path), text.as_bytes())?;
-    }
+        write(Some(path), outcome.sidecar(&source(), args.machine.name(), inherited).as_bytes())
+    });
     // The page of a run that is judged is that of the judgement.
-    if !judged {
-        args.page.write(|| outcome.report())?;
+    let page = if judged { Ok(()) } else { args.page.write(|| outcome.report()) };
+    if !judged || output.output.is_some() {
+        output.print(&outcome.report(), text)?;
     }
-    if judged && output.output.is_none() {
-        return Ok(());
-    }
-    output.print(&outcome.report(), text)
+    sidecar.and(page)
 }
 
 /// Starts this command again with what NCCL reads from its environment, once, before it starts.

@@ -9,7 +9,7 @@ use collcast::views::validate::Shown;
 use collcast::{Error, SiteSpec};
 
 use super::call::Code;
-use super::output::{Format, OutputArgs, PageArgs, keeps, write};
+use super::output::{Format, OutputArgs, PageArgs, in_folder, keeps, write};
 use super::selectors::{GateArgs, Named};
 
 /// Sizes of a quick run: latency below 1 MiB, and five that bandwidth bounds, since bands are judged and never single
@@ -32,7 +32,7 @@ pub(crate) struct GuardArgs {
     #[command(flatten)]
     gate: GateArgs,
     /// Write metrics for the textfile collector of Prometheus' node exporter
-    #[arg(long, value_name = "FILE", help_heading = "Guard")]
+    #[arg(long, value_name = "FILE", value_parser = in_folder, help_heading = "Guard")]
     prometheus: Option<PathBuf>,
 }
 
@@ -98,9 +98,10 @@ impl GuardArgs {
             None => Expected::Runs(self.expect_from.clone()),
         };
         let outcome = guard(run, &expected, self.gate.gate()?)?;
-        self.metrics(Some(&outcome))?;
+        // What was found is printed, and then what keeps these files from being written.
+        let metrics = self.metrics(Some(&outcome));
+        let page = page.write(|| outcome.report(Shown { for_people: true, rows: true, ..Shown::default() }));
         // A file that is named holds the rows.
-        page.write(|| outcome.report(Shown { for_people: true, rows: true, ..Shown::default() }))?;
         let to_stdout = OutputArgs { output: None, format: output.format.filter(|_| output.output.is_none()) };
         let format = to_stdout.format();
         let people = matches!(format, Format::Table | Format::Markdown);
@@ -109,24 +110,36 @@ impl GuardArgs {
             (report.tables, report.assumptions) = (Vec::new(), Vec::new());
         }
         to_stdout.print(&report, None)?;
+        match metrics.and(page) {
+            // The answer is no, whether or not it could be written.
+            Err(error) if outcome.failed => say!("warning: {error}"),
+            written => written?,
+        }
         Ok(Code::from(u8::from(outcome.failed)))
     }
 
     /// That GPUs are missing, as it is told: the verdict where a host is judged.
-    pub(crate) fn lacking(&self, error: Error) -> Result<Error, Error> {
+    pub(crate) fn lacking(&self, error: Error) -> Error {
         if !self.judges() {
-            return Ok(error);
+            return error;
         }
-        self.metrics(None)?;
+        self.metrics_of_failure();
         let message = format!("this host is not fit: {error}");
         let hint = Some(
             "look at `nvidia-smi -L` and `dmesg | grep -i xid`; a GPU that is gone comes back with a reset".to_owned(),
         );
-        Ok(Error::Exec { code: 1, message, hint })
+        Error::Exec { code: 1, message, hint }
+    }
+
+    /// Writes the metrics of a run that failed, which is told whether or not they can be written.
+    pub(crate) fn metrics_of_failure(&self) {
+        if let Err(error) = self.metrics(None) {
+            say!("warning: {error}");
+        }
     }
 
     /// Writes the metrics; of a run that failed without an outcome.
-    pub(crate) fn metrics(&self, outcome: Option<&collcast::validate::Outcome>) -> Result<(), Error> {
+    fn metrics(&self, outcome: Option<&collcast::validate::Outcome>) -> Result<(), Error> {
         let Some(path) = &self.prometheus else { return Ok(()) };
         write(Some(path), prometheus(outcome, jiff::Timestamp::now().as_second()).as_bytes())
     }

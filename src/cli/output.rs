@@ -86,7 +86,7 @@ fn report_file(name: &str) -> Result<PathBuf, String> {
 }
 
 /// A file to be written in a folder that is there: else a run of hours would end without its answer.
-fn in_folder(name: &str) -> Result<PathBuf, String> {
+pub(crate) fn in_folder(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     match path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
         Some(folder) => Err(format!("there is no folder `{}`; make it first", folder.display())),

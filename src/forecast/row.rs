@@ -1,7 +1,7 @@
 //! The forecast of one call.
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
-use collcast_sim::predict::{Prediction, Settings};
+use collcast_sim::predict::{Choice, Prediction, Settings};
 use collcast_sim::schedule::Call;
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ pub struct Row {
     pub protocol: Protocol,
     /// Channels that are used.
     pub channels: u32,
-    /// Time of one operation.
+    /// Time of one operation; 0 of one without bytes, which NCCL leaves out.
     pub time_us: f64,
     /// Lower end of its 90% interval.
     pub low_us: f64,
@@ -88,11 +88,24 @@ impl Asked {
     }
 }
 
+/// What the forecast of a query rests on; that of one communicator alone is held beside published runs, where NCCL chooses.
+fn grounds(site: &Site, query: &Query, prediction: &Prediction) -> Grounds {
+    let (on, call) = (site.on(), &query.call);
+    let grounds = Grounds::of(on, (call.collective, call.ranks), prediction.into());
+    let auto = (query.algorithm, query.protocol) == (Choice::Auto, Choice::Auto) && query.channels.is_none();
+    match auto && query.schedule.is_none() && query.groups.is_none() {
+        true => grounds.beside_published(on, (call.collective, call.ranks, call.size()), prediction),
+        false => grounds,
+    }
+}
+
 impl Row {
     pub(super) fn new(site: &Site, query: &Query, prediction: Prediction) -> Self {
         let call = &query.call;
         let algbw_gbps = prediction.algbw_gb_per_s(call.size());
         let (low_us, high_us) = confidence::interval_us(site.on(), call, &prediction);
+        // NCCL starts nothing for a call without bytes.
+        let runs = |us: f64| if call.size().0 == 0 { 0.0 } else { us };
         Self {
             nodes: site.nodes(),
             collective: call.collective,
@@ -101,17 +114,17 @@ impl Row {
             algorithm: prediction.algorithm,
             protocol: prediction.protocol,
             channels: prediction.plan.channels,
-            time_us: prediction.time.as_us(),
-            low_us,
-            high_us,
+            time_us: runs(prediction.time.as_us()),
+            low_us: runs(low_us),
+            high_us: runs(high_us),
             algbw_gbps,
             busbw_gbps: algbw_gbps * call.collective.bus_factor(call.ranks),
-            bound: prediction.bound_by(),
+            bound: if call.size().0 == 0 { "nothing to do" } else { prediction.bound_by() },
             chosen_by: prediction.layer.map(|layer| layer.to_string()),
             instead_of: prediction.instead_of,
             asked: Asked::of(call, site.settings()),
             query: query.clone(),
-            grounds: Grounds::of(site.on(), (call.collective, call.ranks), (&prediction).into()),
+            grounds: grounds(site, query, &prediction),
             prediction,
         }
     }

@@ -18,7 +18,7 @@ pub(crate) use expected::{OTHER_GPUS, counted, runs_of};
 pub use judge::{Band, Gate, Health, Judged, Limits, Line, PLATEAU, TOO_FAST, judge};
 pub use kind::{Doubt, Kind, Unseen};
 pub use part::{Part, State};
-pub use reach::{Reached, reached};
+pub use reach::{Reached, of_same, reached};
 pub use reference::{Beside, Reference, against};
 pub(crate) use reference::{How, places};
 pub use run::{Point, Run};

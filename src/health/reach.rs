@@ -102,6 +102,17 @@ impl Reached {
     }
 }
 
+/// Runs that others published of a call on the very machine, as many hosts of it.
+pub fn of_same(topology: &Topology, collective: Collective, ranks: u32) -> Vec<&'static Reached> {
+    let mut runs: Vec<&Reached> =
+        FILE.runs.iter().filter(|run| run.collective == collective && run.ranks == ranks).collect();
+    if !runs.is_empty() {
+        let machine = Machine::of(topology, ranks);
+        runs.retain(|run| run.hosts == machine.hosts && run.is_like(&machine, collective, ranks));
+    }
+    runs
+}
+
 /// What a note says of runs that others published of a call on such a machine, over as many hosts or the nearest number.
 pub fn reached(topology: &Topology, collective: Collective, ranks: u32) -> Option<String> {
     let machine = Machine::of(topology, ranks);

@@ -126,21 +126,37 @@ impl<'s> Contention<'s> {
 
     /// An exchange of so many bytes in all groups of a stage, as flows; of one that no way joins, none.
     fn exchange(&self, shape: Shape, collective: Collective, bytes: u64) -> Vec<Load> {
+        let (stage, first) = (u64::from(self.group.stage()), u64::from(self.first));
         let (size, stride) = (shape.size.min(MEMBERS), shape.stride.max(1));
         // As many bytes from each to each, of fewer members.
         let bytes = match collective {
             Collective::AllToAll => (u128::from(bytes) * u128::from(size) / u128::from(shape.size.max(1))) as u64,
             _ => bytes,
         };
-        let all = u64::from(self.group.stage()) / (shape.size * stride).max(1);
         let mut loads = Vec::new();
-        for (block, lane) in (0..all.max(1)).flat_map(|block| (0..stride).map(move |lane| (block, lane))) {
-            let rank = |member: u64| Rank(self.first + (block * shape.size * stride + lane + member * stride) as u32);
-            let beside = Beside { collective, bytes, ranks: (0..size).map(rank).collect() };
+        for ranks in groups(stage, (shape.size, stride)).filter_map(|group| ranks(first, group, (size, stride))) {
+            let beside = Beside { collective, bytes, ranks };
             loads.extend(beside.loads(&mut self.links.borrow_mut()).unwrap_or_default());
         }
         loads
     }
+}
+
+/// Where the groups of a stage begin, of so many members so many ranks apart; a group that is larger than a stage
+/// counts as one for each of its places.
+fn groups(stage: u64, (size, stride): (u64, u64)) -> impl Iterator<Item = u64> {
+    let span = size.saturating_mul(stride).max(1);
+    let blocks = (stage / span).max(1);
+    (0..blocks).flat_map(move |block| (0..stride).map(move |lane| block * span + lane))
+}
+
+/// The ranks of a group that begins behind the first one; none where its numbers are no ranks.
+fn ranks(first: u64, group: u64, (size, stride): (u64, u64)) -> Option<Vec<Rank>> {
+    let rank = |member: u64| {
+        let at = first.checked_add(group)?.checked_add(member.checked_mul(stride)?)?;
+        u32::try_from(at).ok().map(Rank)
+    };
+    (0..size).map(rank).collect()
 }
 
 /// Whether two lists of loads use something that both do.
@@ -148,4 +164,22 @@ fn shares(a: &[Load], b: &[Load]) -> bool {
     let used = |load: &Load| load.way.stages.iter().flat_map(|stage| stage.uses.iter().map(|used| used.0)).collect();
     let ours: std::collections::HashSet<_> = a.iter().flat_map(|load: &Load| -> Vec<_> { used(load) }).collect();
     b.iter().flat_map(|load| -> Vec<_> { used(load) }).any(|used| ours.contains(&used))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: each rank of a stage is in one group, and numbers beyond ranks are no group rather than other ranks.
+    #[test]
+    fn groups_are_of_ranks_that_there_are() {
+        let of = |first: u64, stage: u64, shape: (u64, u64)| -> Vec<Option<Vec<Rank>>> {
+            groups(stage, shape).map(|group| ranks(first, group, shape)).collect()
+        };
+        let some = |all: &[u32]| Some(all.iter().copied().map(Rank).collect::<Vec<_>>());
+        assert_eq!(of(8, 8, (2, 2)), [some(&[8, 10]), some(&[9, 11]), some(&[12, 14]), some(&[13, 15])]);
+        assert_eq!(of(0, 2, (4, 2)), [some(&[0, 2, 4, 6]), some(&[1, 3, 5, 7])]);
+        assert_eq!(of(u64::from(u32::MAX) - 1, 4, (4, 1)), [None]);
+        assert_eq!(groups(1, (u64::MAX, 4)).count(), 4);
+    }
 }

@@ -116,7 +116,10 @@ fn forecast(site: &Site, predictor: &Predictor<'_>, kin: &Kin, world: u32) -> To
         judgement: Judgement::AsExpected,
         lost_ms: 0.0,
     };
-    let grounds = Grounds::of(site.on(), (one.collective, one.ranks), (&alone).into());
+    let mut grounds = Grounds::of(site.on(), (one.collective, one.ranks), (&alone).into());
+    if groups.len() == 1 {
+        grounds = grounds.beside_published(site.on(), (one.collective, one.ranks, one.size()), &alone);
+    }
     Ok((expected, grounds, Forecast { groups, call: one, alone }))
 }
 

@@ -578,7 +578,12 @@ fn given(read: &ReadReport) -> impl Iterator<Item = &FileReport> {
 fn reach(judged: &[Judged<'_>], topology: &Topology, profile: &Profile) -> (usize, Grounds) {
     let grounds = |j: &Judged<'_>| {
         let on = On { topology, profile, settings: &j.question.settings };
-        Grounds::of(on, (j.row.collective, j.row.ranks), Said::from(&*j.prediction))
+        let (collective, ranks) = (j.row.collective, j.row.ranks);
+        let grounds = Grounds::of(on, (collective, ranks), Said::from(&*j.prediction));
+        if j.row.forced() {
+            return grounds;
+        }
+        grounds.beside_published(on, (collective, ranks, j.row.size), &j.prediction)
     };
     let each: Vec<Grounds> = judged.iter().map(grounds).collect();
     (each.iter().filter(|of| of.basis == Basis::Extrapolated).count(), each.into_iter().collect())

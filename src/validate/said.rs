@@ -5,6 +5,7 @@ use std::fs;
 
 use collcast_hwbackend::read::{FileKind, FileReport};
 use collcast_sim::topology::{LinkKind, Topology, VertexKind};
+use collcast_topologies::input;
 
 use crate::files::quoted;
 use crate::health::{Health, State};
@@ -38,7 +39,7 @@ pub(super) fn said(
             return None;
         }
         let bytes = fs::read(&file.path).ok()?;
-        let text = String::from_utf8_lossy(&bytes);
+        let text = input::lossy(&bytes);
         let mut lines = (1_u64..).zip(text.lines()).filter(|(_, line)| line.contains("NCCL INFO ")).peekable();
         lines.peek()?;
         let sockets = lines.find_map(|(number, line)| {

@@ -80,7 +80,7 @@ impl Outcome {
 
 /// The 90% interval of a row's bus bandwidth.
 fn likely(row: &Row) -> String {
-    let at = |us: f64| row.busbw_gbps * row.time_us / us;
+    let at = |us: f64| if us > 0.0 { row.busbw_gbps * row.time_us / us } else { 0.0 };
     format!("likely {} to {}", three(at(row.high_us)), three(at(row.low_us)))
 }
 

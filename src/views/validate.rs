@@ -463,11 +463,16 @@ impl Outcome {
         if beside_runs {
             return format!("{}: good runs lie at most {percent:.0}% below each other", level(Basis::default(), false));
         }
-        let level = level(self.grounds.basis, self.seen);
+        let denied = self.grounds.denied();
+        let level =
+            level(self.grounds.basis, self.seen).min(if denied.is_some() { Level::Medium } else { Level::High });
+        let denied = denied.map_or_else(String::new, |denied| format!("; {denied}"));
         let beyond = &self.grounds.beyond;
         let beyond = if beyond.is_empty() { String::new() } else { format!("; {beyond}") };
         let seen = if self.seen { "; the profile was fitted to such a file, so that it cannot judge it" } else { "" };
-        format!("{level}: nearly all healthy machines were at most {percent:.0}% below such forecasts{beyond}{seen}")
+        format!(
+            "{level}: nearly all healthy machines were at most {percent:.0}% below such forecasts{denied}{beyond}{seen}"
+        )
     }
 }
 

@@ -1,5 +1,6 @@
 //! Opens the files that users name, so that none hangs the program or fills its memory.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Error, ErrorKind, Read as _, Result};
@@ -55,15 +56,43 @@ fn bounded(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// [`read`], as text.
+/// [`read`], as text, without the byte-order mark that spreadsheets begin files with.
 ///
 /// # Errors
-/// As [`read`]; bytes that are not UTF-8.
+/// As [`read`]; bytes that are neither UTF-8 nor UTF-16 with a byte-order mark.
 pub fn read_text(path: &Path) -> Result<String> {
-    String::from_utf8(read(path)?).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        Error::new(ErrorKind::InvalidData, format!("it is not UTF-8 text: byte {at} is not part of a character"))
-    })
+    match decoded(&read(path)?) {
+        Ok(text) => Ok(text.into_owned()),
+        Err(at) => {
+            let why = format!("it is not UTF-8 text: byte {at} is not part of a character");
+            Err(Error::new(ErrorKind::InvalidData, why))
+        }
+    }
+}
+
+/// The text in the bytes of a file: of UTF-8, and of UTF-16, which Windows' shells write, where a byte-order mark says so.
+/// The mark is left out. What is no character in UTF-16 is replaced.
+///
+/// # Errors
+/// The first byte that is not UTF-8.
+pub fn decoded(bytes: &[u8]) -> std::result::Result<Cow<'_, str>, usize> {
+    let (unit, rest): (fn([u8; 2]) -> u16, _) = match bytes {
+        [0xff, 0xfe, rest @ ..] => (u16::from_le_bytes, rest),
+        [0xfe, 0xff, rest @ ..] => (u16::from_be_bytes, rest),
+        _ => {
+            let plain = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+            let mark = bytes.len() - plain.len();
+            return std::str::from_utf8(plain).map(Cow::Borrowed).map_err(|error| mark + error.valid_up_to());
+        }
+    };
+    let units = rest.as_chunks().0.iter().map(|&pair| unit(pair));
+    let letters = char::decode_utf16(units).map(|one| one.unwrap_or(char::REPLACEMENT_CHARACTER));
+    Ok(Cow::Owned(letters.collect()))
+}
+
+/// [`decoded`], with what is no character replaced in UTF-8 too.
+pub fn lossy(bytes: &[u8]) -> Cow<'_, str> {
+    decoded(bytes).unwrap_or_else(|_| String::from_utf8_lossy(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)))
 }
 
 fn opened_by_the_shell(path: &Path) -> bool {

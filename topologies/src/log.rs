@@ -323,35 +323,13 @@ fn draw(
     (product, version): (Option<&str>, Option<Version>),
     names: &BTreeMap<usize, (String, LinkKind)>,
 ) -> Result<HostSpec, TopologiesError> {
-    let mut host = HostSpec::default();
-    let mut gpus: Vec<Found<'_>> = Vec::new();
-    let mut cpus: HashMap<&str, usize> = HashMap::new();
-    // What is above: depth, device, rate of its link.
-    let mut above: Vec<(usize, Parent, Bandwidth)> = Vec::new();
-    let mut on_gpu = false;
-    let mut passed = 0_usize;
+    let mut drawing = Drawing::default();
     for line in lines {
         if line.text.starts_with("CPU/") {
-            let (device, facts) = line.text.split_once(' ').unwrap_or((line.text, ""));
-            let facts: Vec<&str> = facts.trim().trim_matches(['(', ')']).split('/').collect();
-            let (arch, vendor, model) = cpu(&facts);
-            let (interconnect, _) = catalogue::cpu_interconnect(arch, vendor, model);
-            let place = host.cpus.len();
-            cpus.insert(id(device), place);
-            host.cpus.push(CpuSpec { vendor: vendor.to_owned(), interconnect });
-            above = vec![(0, Parent::Cpu(place), interconnect)];
-            on_gpu = false;
+            drawing.cpu(line.text);
             continue;
         }
-        let Some(step) = step(line.text) else {
-            passed += 1;
-            continue;
-        };
-        let Some(cpu) = host.cpus.len().checked_sub(1) else {
-            passed += 1;
-            continue;
-        };
-        if host.switches.len() + gpus.len() + host.nics.len() > MAX_DEVICES {
+        if drawing.is_full() {
             return Err(TopologiesError::TooLarge(source.at(
                 line.start..line.start + line.text.len(),
                 format!("the system has over {MAX_DEVICES} devices"),
@@ -359,79 +337,11 @@ fn draw(
                 "one system describes one host",
             )));
         }
-        let kind = step.device.split('/').next().unwrap_or_default();
-        if on_gpu && matches!(step.link, "NVL" | "C2C") {
-            if let Some(gpu) = gpus.last_mut() {
-                match step.link {
-                    "C2C" => gpu.spec.c2c = Some(step.rate),
-                    _ => gpu.nvlinks.push((step.device, step.rate)),
-                }
-            }
-            continue;
-        }
-        if step.link == "SYS" {
-            if let Some(cpu) = host.cpus.last_mut() {
-                cpu.interconnect = step.rate;
-            }
-            continue;
-        }
-        above.retain(|(depth, ..)| *depth < line.depth);
-        let (parent, up) = above.last().map_or((Parent::Cpu(cpu), step.rate), |(_, parent, rate)| (*parent, *rate));
-        on_gpu = false;
-        match kind {
-            "PCI" => {
-                host.switches.push(SwitchSpec { bus_id: bus_id(id(step.device)), parent, rate: step.rate });
-                above.push((line.depth, Parent::Switch(host.switches.len() - 1), step.rate));
-            }
-            // The card: its ports follow.
-            "NIC" => above.push((line.depth, parent, step.rate)),
-            "NET" => {
-                let number = usize::from_str_radix(id(step.device), 16).unwrap_or(host.nics.len());
-                let known = names.get(&number);
-                let kind = known.map_or_else(
-                    || {
-                        if step.rate.gb_per_s() < INFINIBAND_GB_PER_S {
-                            LinkKind::Ethernet
-                        } else {
-                            LinkKind::Infiniband
-                        }
-                    },
-                    |(_, kind)| *kind,
-                );
-                if known.is_none() {
-                    host.assume(format!("NIC {number} is taken as {}: the log does not name it", kind.name()));
-                }
-                let exact =
-                    step.facts.last().and_then(|rate| rate.parse::<f64>().ok()).filter(|r| *r > 0.0 && *r < 1e6);
-                host.nics.push(NicSpec {
-                    nic: Nic {
-                        index: u32::try_from(number).unwrap_or(u32::MAX),
-                        name: known.map(|(name, _)| name.clone()).unwrap_or_default(),
-                        kind,
-                        rate: exact.map_or(step.rate, Bandwidth::from_gb_per_s),
-                        gpudirect: kind != LinkKind::Ethernet,
-                        gpudirect_rate: None,
-                        rail: None,
-                        card: None,
-                        management: false,
-                        latency: None,
-                    },
-                    parent,
-                    pcie_rate: up,
-                    bus_id: None,
-                });
-            }
-            "GPU" => {
-                let rank = step.facts.first().and_then(|rank| rank.parse().ok()).unwrap_or(u32::MAX);
-                let bus_id = bus_id(id(step.device));
-                let gpu = Gpu { index: 0, model: String::new(), compute_capability: 0, memory_rate: None, bus_id };
-                let spec = GpuSpec { gpu, parent, pcie_rate: step.rate, nvlinks: Vec::new(), c2c: None };
-                gpus.push(Found { spec, rank, id: id(step.device), nvlinks: Vec::new() });
-                on_gpu = true;
-            }
-            _ => passed += 1,
+        if drawing.link(line, names).is_none() {
+            drawing.passed += 1;
         }
     }
+    let Drawing { mut host, mut gpus, passed, .. } = drawing;
     if gpus.is_empty() {
         return Err(TopologiesError::NotAMachine(
             source.whole("the system that the log prints has no GPU", "keep all lines from `=== System` to `=====`"),
@@ -443,6 +353,107 @@ fn draw(
     gpus.sort_by_key(|gpu| gpu.rank);
     finish(&mut host, gpus, product, version);
     Ok(host)
+}
+
+/// A host as far as lines have drawn it.
+#[derive(Default)]
+struct Drawing<'a> {
+    host: HostSpec,
+    gpus: Vec<Found<'a>>,
+    /// What is above the next line: depth, device, rate of its link.
+    above: Vec<(usize, Parent, Bandwidth)>,
+    /// The line before was a GPU, or one of its links.
+    on_gpu: bool,
+    /// Lines that are not understood.
+    passed: usize,
+}
+
+impl<'a> Drawing<'a> {
+    /// Whether it has all the devices that a host may have.
+    fn is_full(&self) -> bool {
+        self.host.switches.len() + self.gpus.len() + self.host.nics.len() > MAX_DEVICES
+    }
+
+    /// A CPU, which begins a tree: `CPU/0-0 (1/1/2)`.
+    fn cpu(&mut self, text: &str) {
+        let (_, facts) = text.split_once(' ').unwrap_or((text, ""));
+        let facts: Vec<&str> = facts.trim().trim_matches(['(', ')']).split('/').collect();
+        let (arch, vendor, model) = cpu(&facts);
+        let (interconnect, _) = catalogue::cpu_interconnect(arch, vendor, model);
+        self.above = vec![(0, Parent::Cpu(self.host.cpus.len()), interconnect)];
+        self.host.cpus.push(CpuSpec { vendor: vendor.to_owned(), interconnect });
+        self.on_gpu = false;
+    }
+
+    /// A link with the device at its end; none where it is not understood.
+    fn link(&mut self, line: &Line<'a>, names: &BTreeMap<usize, (String, LinkKind)>) -> Option<()> {
+        let step = step(line.text)?;
+        let cpu = self.host.cpus.len().checked_sub(1)?;
+        if self.on_gpu && matches!(step.link, "NVL" | "C2C") {
+            let gpu = self.gpus.last_mut()?;
+            match step.link {
+                "C2C" => gpu.spec.c2c = Some(step.rate),
+                _ => gpu.nvlinks.push((step.device, step.rate)),
+            }
+            return Some(());
+        }
+        if step.link == "SYS" {
+            self.host.cpus[cpu].interconnect = step.rate;
+            return Some(());
+        }
+        self.above.retain(|(depth, ..)| *depth < line.depth);
+        let above = self.above.last();
+        let (parent, up) = above.map_or((Parent::Cpu(cpu), step.rate), |(_, parent, rate)| (*parent, *rate));
+        self.on_gpu = false;
+        match step.device.split('/').next().unwrap_or_default() {
+            "PCI" => {
+                self.host.switches.push(SwitchSpec { bus_id: bus_id(id(step.device)), parent, rate: step.rate });
+                self.above.push((line.depth, Parent::Switch(self.host.switches.len() - 1), step.rate));
+            }
+            // The card: its ports follow.
+            "NIC" => self.above.push((line.depth, parent, step.rate)),
+            "NET" => self.nic(&step, (parent, up), names),
+            "GPU" => {
+                let rank = step.facts.first().and_then(|rank| rank.parse().ok()).unwrap_or(u32::MAX);
+                let bus_id = bus_id(id(step.device));
+                let gpu = Gpu { index: 0, model: String::new(), compute_capability: 0, memory_rate: None, bus_id };
+                let spec = GpuSpec { gpu, parent, pcie_rate: step.rate, nvlinks: Vec::new(), c2c: None };
+                self.gpus.push(Found { spec, rank, id: id(step.device), nvlinks: Vec::new() });
+                self.on_gpu = true;
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// A port, with what is above its card; the log names it elsewhere, if at all.
+    fn nic(&mut self, step: &Step<'_>, (parent, up): (Parent, Bandwidth), names: &BTreeMap<usize, (String, LinkKind)>) {
+        let number = usize::from_str_radix(id(step.device), 16).unwrap_or(self.host.nics.len());
+        let (name, kind) = names.get(&number).cloned().unwrap_or_else(|| {
+            let slow = step.rate.gb_per_s() < INFINIBAND_GB_PER_S;
+            let kind = if slow { LinkKind::Ethernet } else { LinkKind::Infiniband };
+            self.host.assume(format!("NIC {number} is taken as {}: the log does not name it", kind.name()));
+            (String::new(), kind)
+        });
+        let exact = step.facts.last().and_then(|rate| rate.parse::<f64>().ok()).filter(|r| *r > 0.0 && *r < 1e6);
+        self.host.nics.push(NicSpec {
+            nic: Nic {
+                index: u32::try_from(number).unwrap_or(u32::MAX),
+                name,
+                kind,
+                rate: exact.map_or(step.rate, Bandwidth::from_gb_per_s),
+                gpudirect: kind != LinkKind::Ethernet,
+                gpudirect_rate: None,
+                rail: None,
+                card: None,
+                management: false,
+                latency: None,
+            },
+            parent,
+            pcie_rate: up,
+            bus_id: None,
+        });
+    }
 }
 
 /// Architecture, vendor and a model of which [`catalogue::cpu_interconnect`] knows the rate, by NCCL's numbers.

@@ -21,7 +21,8 @@ use super::program::collective_of_program;
 use super::settings::{Env, assignments, from_env, is_relevant, plain_version, version_of_code, words};
 use super::sidecar::shortened;
 pub(super) use line::is_of_docker;
-use line::{plain, untagged, writer};
+pub use line::plain_line;
+use line::{untagged, writer};
 use row::{Fields, LogRow, by_columns, by_shape, columns, looks_like_row, without_timestamp};
 use run::{LogRun, SEVERAL, rank_line};
 
@@ -88,7 +89,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn line(&mut self, number: u64, raw: &str) -> Result<(), ReadError> {
-        let plain = plain(raw);
+        let plain = plain_line(raw);
         let (tags, line) = untagged(plain.trim());
         let commented = line.starts_with('#');
         let text = line.trim_start_matches('#').trim();

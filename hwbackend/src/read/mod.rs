@@ -23,7 +23,6 @@ mod program;
 mod settings;
 mod sidecar;
 mod table;
-mod text;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -34,10 +33,12 @@ use std::path::{Path, PathBuf};
 use collcast_sim::collective::Collective;
 use collcast_sim::hash::fnv1a;
 use collcast_sim::measurement::Measurement;
+use collcast_topologies::input;
 
 use alike::Profile;
 pub use error::ReadError;
 pub use json::without_secrets;
+pub use log::plain_line;
 pub use parsed::{Broken, ENVIRONMENT, End, Note, ROWS_MAX, ReadOptions, UNSAID};
 use parsed::{Input, Parsed};
 use sidecar::Sidecar;
@@ -615,13 +616,10 @@ fn parse(
     options: &ReadOptions,
     rows_left: usize,
 ) -> Result<(FileKind, Parsed), ReadError> {
-    let decoded = text::of_utf16(bytes);
-    let bytes = decoded.as_deref().map_or(bytes, str::as_bytes);
-    if let Some(offset) = bytes.iter().position(|&byte| byte == 0) {
+    let text = input::lossy(bytes);
+    if let Some(offset) = text.bytes().position(|byte| byte == 0) {
         return Err(ReadError::Binary { path: path.to_owned(), offset });
     }
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let text = String::from_utf8_lossy(bytes);
     let input = Input { path, text: &text, stem, sidecar, options, rows_left };
     let inspected = inspector::is(&text);
     let profiled = profiler::is(&text);
@@ -637,7 +635,7 @@ fn parse(
         FileKind::Log => log::parse(&input)?,
         FileKind::Metadata | FileKind::Other => Parsed { reason: Some(foreign(path, &text)), ..Parsed::default() },
     };
-    if matches!(text, std::borrow::Cow::Owned(_)) {
+    if input::decoded(bytes).is_err() {
         parsed.note(None, "some bytes are not UTF-8; replaced".to_owned());
     }
     parsed.on_cpu |= sidecar.on_cpu;

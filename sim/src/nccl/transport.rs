@@ -89,7 +89,8 @@ impl<'v> Devices<'v> {
     /// Whether it takes the device of a name; one without a name is not listed.
     pub(super) fn take(&self, name: &str) -> bool {
         let is = |listed: &&str| if self.whole { name == *listed } else { name.starts_with(*listed) };
-        self.names.is_empty() || self.names.iter().any(is) != self.others
+        // No list takes all, and `^` alone leaves all out.
+        (self.names.is_empty() || self.names.iter().any(is)) != self.others
     }
 }
 
@@ -143,8 +144,21 @@ impl NicSet {
         Ok(found.unwrap_or_default())
     }
 
+    /// The first name in a value of `NCCL_IB_HCA` that is a device's own and stands for others too, which it does not
+    /// list: without `=`, `mlx5_1` is also the beginning of `mlx5_10`.
+    pub fn stands_for_more<'t, 'v>(topology: &'t Topology, value: &'v str) -> Option<(&'v str, Vec<&'t str>)> {
+        let devices = Devices::parse(value);
+        let nics = topology.hosts().first()?.nics.iter().filter_map(|&nic| topology.nic(nic));
+        let names: Vec<&str> = nics.map(|nic| nic.name.as_str()).collect();
+        devices.names.iter().filter(|listed| !devices.whole && names.contains(listed)).find_map(|listed| {
+            let more = names.iter().filter(|name| name.starts_with(*listed) && !devices.names.contains(name));
+            let more: Vec<&str> = more.copied().collect();
+            (!more.is_empty()).then_some((*listed, more))
+        })
+    }
+
     /// How many devices a value of `NCCL_IB_HCA` lists by name and port; `None` where it leaves some out, or has the
-    /// beginning of names, as `mlx5`.
+    /// beginning of names, as `mlx5`. Without `=` each may be the beginning of more names.
     pub fn listed(value: &str) -> Option<usize> {
         let list = value.trim_start_matches('=').split(',').map(str::trim).filter(|entry| !entry.is_empty());
         let list: BTreeSet<&str> = list.collect();

@@ -55,71 +55,12 @@ pub(crate) fn looks_like(text: &str) -> bool {
 /// # Errors
 /// No such JSON, no instance that can be used, an instance twice, or without network nodes.
 pub fn read(source: Source<'_>, all: bool) -> Result<Listing, TopologiesError> {
-    let answer: Answer = serde_json::from_str(source.text).map_err(|error| {
-        let line_start: usize =
-            source.text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
-        let at = (line_start + error.column().saturating_sub(1)).min(source.text.len());
-        TopologiesError::Syntax(source.at(
-            at..at + 1,
-            format!("the file is no answer of DescribeInstanceTopology: {}", quote(&error.to_string())),
-            "here",
-            "save what `aws ec2 describe-instance-topology` prints",
-        ))
-    })?;
-    if answer.instances.len() > MAX_GPUS {
-        return Err(TopologiesError::TooLarge(
-            source.whole(format!("the answer has over {MAX_GPUS} instances"), "ask for one placement group"),
-        ));
-    }
-    let mut left_out: BTreeMap<String, usize> = BTreeMap::new();
-    let mut zones: HashSet<String> = HashSet::new();
-    let mut groups: Vec<ListedHosts> = Vec::new();
-    let mut seen = HashSet::new();
-    // Below which node a node is, and the instances at the lowest ones; names as EC2 has them.
-    let mut above: HashMap<String, String> = HashMap::new();
-    let mut order: Vec<String> = Vec::new();
-    let mut known: HashSet<String> = HashSet::new();
-    let mut hosts: HashMap<String, Vec<String>> = HashMap::new();
-    let mut tops: Vec<String> = Vec::new();
+    let answer = parsed(source)?;
+    let mut found = Found::default();
     for instance in answer.instances {
-        let like = TYPES.iter().find(|(kind, _)| *kind == instance.instance_type).map(|(_, like)| *like);
-        if like.is_none() && !all {
-            *left_out.entry(instance.instance_type).or_default() += 1;
-            continue;
-        }
-        let id = instance.instance_id;
-        if id.is_empty() || !id.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
-            return Err(bad(source, format!("`{}` is no instance id", quote(&id))));
-        }
-        if !seen.insert(id.clone()) {
-            return Err(bad(source, format!("the instance `{id}` is there twice")));
-        }
-        let nodes = instance.network_nodes;
-        if nodes.is_empty() || nodes.len() > MAX_LAYERS {
-            return Err(bad(source, format!("the instance `{id}` has {} network nodes", nodes.len())));
-        }
-        zones.extend(instance.zone_id);
-        for pair in nodes.windows(2) {
-            let (upper, lower) = (&pair[0], &pair[1]);
-            if above.insert(lower.clone(), upper.clone()).is_some_and(|other| other != *upper) {
-                return Err(bad(source, format!("the network node `{}` is below two others", quote(lower))));
-            }
-        }
-        for (layer, node) in nodes.iter().enumerate() {
-            if known.insert(node.clone()) {
-                order.push(node.clone());
-                if layer == 0 {
-                    tops.push(node.clone());
-                }
-            }
-        }
-        let lowest = nodes.last().cloned().unwrap_or_default();
-        hosts.entry(lowest).or_default().push(id.clone());
-        match groups.iter_mut().find(|group| all || group.like == like) {
-            Some(group) => group.names.push(id),
-            None => groups.push(ListedHosts { names: vec![id], like }),
-        }
+        found.take(instance, all).map_err(|message| bad(source, message))?;
     }
+    let Found { left_out, zones, mut groups, above, order, hosts, tops, .. } = found;
     let mut notes = Vec::new();
     for (kind, count) in &left_out {
         notes.push(format!("passed over: {count} instances of `{}`, of which no machine is known", quote(kind)));
@@ -141,18 +82,105 @@ pub fn read(source: Source<'_>, all: bool) -> Result<Listing, TopologiesError> {
     if answer.next_token.is_some_and(|token| !token.is_empty()) {
         notes.push("warning: the answer has a NextToken: more instances follow on another page".to_owned());
     }
-    // Ranks follow the network: instances of one node are neighbours.
-    let rank: HashMap<&str, usize> = switches
-        .iter()
-        .flat_map(|s| &s.ports)
-        .flat_map(|ports| &ports.hosts)
-        .zip(0..)
-        .map(|(name, rank)| (name.as_str(), rank))
-        .collect();
-    for group in &mut groups {
+    in_order(&mut groups, &switches);
+    Ok(Listing { groups, switches, notes, ..Listing::default() })
+}
+
+/// The answer as JSON, within bounds.
+fn parsed(source: Source<'_>) -> Result<Answer, TopologiesError> {
+    let answer: Answer = serde_json::from_str(source.text).map_err(|error| {
+        let line_start: usize =
+            source.text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+        let at = (line_start + error.column().saturating_sub(1)).min(source.text.len());
+        TopologiesError::Syntax(source.at(
+            at..at + 1,
+            format!("the file is no answer of DescribeInstanceTopology: {}", quote(&error.to_string())),
+            "here",
+            "save what `aws ec2 describe-instance-topology` prints",
+        ))
+    })?;
+    if answer.instances.len() > MAX_GPUS {
+        return Err(TopologiesError::TooLarge(
+            source.whole(format!("the answer has over {MAX_GPUS} instances"), "ask for one placement group"),
+        ));
+    }
+    Ok(answer)
+}
+
+/// What instances say of the network.
+#[derive(Default)]
+struct Found {
+    /// Instances of which no machine is known, by type.
+    left_out: BTreeMap<String, usize>,
+    zones: HashSet<String>,
+    groups: Vec<ListedHosts>,
+    /// Instances by id.
+    seen: HashSet<String>,
+    /// Below which node a node is; names as EC2 has them.
+    above: HashMap<String, String>,
+    /// Nodes in the order that they are met in.
+    order: Vec<String>,
+    known: HashSet<String>,
+    /// Instances by the lowest node that they are below.
+    hosts: HashMap<String, Vec<String>>,
+    tops: Vec<String>,
+}
+
+impl Found {
+    /// Takes an instance; an error says what is wrong with it.
+    fn take(&mut self, instance: Instance, all: bool) -> Result<(), String> {
+        let like = TYPES.iter().find(|(kind, _)| *kind == instance.instance_type).map(|(_, like)| *like);
+        if like.is_none() && !all {
+            *self.left_out.entry(instance.instance_type).or_default() += 1;
+            return Ok(());
+        }
+        let id = instance.instance_id;
+        if id.is_empty() || !id.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
+            return Err(format!("`{}` is no instance id", quote(&id)));
+        }
+        if !self.seen.insert(id.clone()) {
+            return Err(format!("the instance `{id}` is there twice"));
+        }
+        self.zones.extend(instance.zone_id);
+        self.nodes(&id, &instance.network_nodes)?;
+        match self.groups.iter_mut().find(|group| all || group.like == like) {
+            Some(group) => group.names.push(id),
+            None => self.groups.push(ListedHosts { names: vec![id], like }),
+        }
+        Ok(())
+    }
+
+    /// The nodes above an instance, the highest first.
+    fn nodes(&mut self, id: &str, nodes: &[String]) -> Result<(), String> {
+        let Some(lowest) = nodes.last().filter(|_| nodes.len() <= MAX_LAYERS) else {
+            return Err(format!("the instance `{id}` has {} network nodes", nodes.len()));
+        };
+        for pair in nodes.windows(2) {
+            let (upper, lower) = (&pair[0], &pair[1]);
+            if self.above.insert(lower.clone(), upper.clone()).is_some_and(|other| other != *upper) {
+                return Err(format!("the network node `{}` is below two others", quote(lower)));
+            }
+        }
+        for (layer, node) in nodes.iter().enumerate() {
+            if self.known.insert(node.clone()) {
+                self.order.push(node.clone());
+                if layer == 0 {
+                    self.tops.push(node.clone());
+                }
+            }
+        }
+        self.hosts.entry(lowest.clone()).or_default().push(id.to_owned());
+        Ok(())
+    }
+}
+
+/// Ranks follow the network: instances of one node are neighbours.
+fn in_order(groups: &mut [ListedHosts], switches: &[TreeSwitch]) {
+    let hosts = switches.iter().flat_map(|switch| &switch.ports).flat_map(|ports| &ports.hosts);
+    let rank: HashMap<&str, usize> = hosts.zip(0..).map(|(name, rank)| (name.as_str(), rank)).collect();
+    for group in groups {
         group.names.sort_by_key(|name| rank.get(name.as_str()));
     }
-    Ok(Listing { groups, switches, notes, ..Listing::default() })
 }
 
 fn bad(source: Source<'_>, message: String) -> TopologiesError {

@@ -59,122 +59,145 @@ struct Port<'a> {
     rate: Option<Bandwidth>,
 }
 
+/// What to save where a list is cut off.
+const SAVE: &str = "save what `ibnetdiscover` prints, without --list or --ports";
+
 /// Reads the cables.
 ///
 /// # Errors
 /// A record or a port that is cut off; no switch; too many ports. With line and column.
 pub(crate) fn read(source: Source<'_>) -> Result<Cables, TopologiesError> {
-    let mut cables = Cables::default();
-    let mut record: Option<(Record, usize)> = None;
-    let mut switch_of: HashMap<String, usize> = HashMap::new();
-    let mut adapters: HashMap<(String, u32), usize> = HashMap::new();
-    let mut unnamed: BTreeMap<String, usize> = BTreeMap::new();
-    let mut unknown_rates = 0_usize;
-    let mut taken = HashSet::new();
-    let mut links: Vec<(usize, String, u32, u32, Option<Bandwidth>)> = Vec::new();
-    let (mut at, mut ports) = (0, 0_usize);
+    let mut reading = Reading::default();
+    let mut at = 0;
     for line in source.text.split_inclusive('\n') {
-        let start = at;
+        let (start, text) = (at, line.trim_end());
         at += line.len();
-        let line = line.trim_end();
         let cut = |message: String| {
-            let text = line.len().max(1);
-            TopologiesError::Syntax(source.at(
-                start..start + text,
-                message,
-                "here",
-                "save what `ibnetdiscover` prints, without --list or --ports",
-            ))
+            TopologiesError::Syntax(source.at(start..start + text.len().max(1), message, "here", SAVE))
         };
-        if let Some(rest) = ["Switch", "Ca", "Rt"].iter().find_map(|kind| {
-            line.strip_prefix(kind).filter(|rest| rest.starts_with([' ', '\t'])).map(|rest| (*kind, rest))
-        }) {
-            let (kind, rest) = rest;
-            let guid = quoted(rest).ok_or_else(|| cut(format!("the record of a {kind} has no GUID in quotes")))?;
-            if kind != "Switch" {
-                record = Some((Record::Other, 0));
+        let begins = ["Switch", "Ca", "Rt"].into_iter().find_map(|kind| {
+            text.strip_prefix(kind).filter(|rest| rest.starts_with([' ', '\t'])).map(|rest| (kind, rest))
+        });
+        if let Some((kind, rest)) = begins {
+            reading.begin(kind, rest).map_err(cut)?;
+        } else if text.starts_with('[') {
+            reading.port(text).map_err(cut)?;
+        }
+        if reading.ports > MAX_PORTS {
+            return Err(TopologiesError::TooLarge(
+                source.whole(format!("the list has over {MAX_PORTS} ports"), "one list describes one subnet"),
+            ));
+        }
+    }
+    if reading.cables.switches.is_empty() {
+        return Err(TopologiesError::Syntax(source.whole("the list has no switch", SAVE)));
+    }
+    Ok(reading.finish())
+}
+
+/// A list as far as it is read.
+#[derive(Default)]
+struct Reading {
+    cables: Cables,
+    /// Whose ports follow, and of a switch its place.
+    record: Option<(Record, usize)>,
+    /// Places of switches by GUID.
+    switch_of: HashMap<String, usize>,
+    /// Ports of adapters by GUID and number.
+    adapters: HashSet<(String, u32)>,
+    /// Ports whose adapters have no name of a host, by what they are called.
+    unnamed: BTreeMap<String, usize>,
+    unknown_rates: usize,
+    /// Names of switches that are given.
+    taken: HashSet<String>,
+    /// Cables between switches: place of one, GUID of the other, their ports.
+    links: Vec<(usize, String, u32, u32, Option<Bandwidth>)>,
+    ports: usize,
+}
+
+impl Reading {
+    /// A record; an error says what of it is cut off.
+    fn begin(&mut self, kind: &str, rest: &str) -> Result<(), String> {
+        let guid = quoted(rest).ok_or_else(|| format!("the record of a {kind} has no GUID in quotes"))?;
+        if kind != "Switch" {
+            self.record = Some((Record::Other, 0));
+            return Ok(());
+        }
+        let description = rest.split_once('#').and_then(|(_, rest)| quoted(rest)).unwrap_or(guid);
+        let place = self.cables.switches.len();
+        if self.switch_of.insert(guid.to_owned(), place).is_some() {
+            return Err(format!("the switch `{}` is listed twice", quote(guid)));
+        }
+        self.cables.switches.push(super::plain_name(switch_name(description), &mut self.taken));
+        self.record = Some((Record::Switch, place));
+        Ok(())
+    }
+
+    /// A port of the record; an error says what of it is cut off.
+    fn port(&mut self, line: &str) -> Result<(), String> {
+        let (kind, place) = self.record.ok_or_else(|| "a port stands before any switch or adapter".to_owned())?;
+        self.ports += 1;
+        // The other end of a cable lists it too.
+        if kind == Record::Other {
+            return Ok(());
+        }
+        let port = port(line).ok_or_else(|| "the line is no port of a switch".to_owned())?;
+        if port.peer.starts_with("S-") {
+            self.unknown_rates += usize::from(port.rate.is_none());
+            self.links.push((place, port.peer.to_owned(), port.number, port.peer_port, port.rate));
+        } else if port.description.contains(AGGREGATION) {
+            self.cables.reduces = true;
+        } else if let Some((host, device)) = named(port.description) {
+            self.unknown_rates += usize::from(port.rate.is_none());
+            if !self.adapters.insert((port.peer.to_owned(), port.peer_port)) {
+                return Err(format!("the port of `{}` has two cables", quote(port.description)));
+            }
+            self.cables.adapters.push(Adapter {
+                host: host.to_owned(),
+                device: if port.peer_port > 1 { format!("{device}/{}", port.peer_port) } else { device.to_owned() },
+                switch: place,
+                rate: port.rate,
+            });
+        } else {
+            let words: Vec<&str> = port.description.split_whitespace().collect();
+            *self.unnamed.entry(words.join(" ")).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    /// The cables, of which those between switches are listed at both ends, and what was passed over or assumed.
+    fn finish(self) -> Cables {
+        let Self { mut cables, switch_of, unnamed, unknown_rates, links, .. } = self;
+        let mut seen: HashSet<(usize, u32)> = HashSet::new();
+        let mut lacking: Vec<String> = Vec::new();
+        for (from, peer, from_port, to_port, rate) in links {
+            let Some(&to) = switch_of.get(&peer) else {
+                lacking.push(peer);
                 continue;
-            }
-            let description = rest.split_once('#').and_then(|(_, rest)| quoted(rest)).unwrap_or(guid);
-            let place = cables.switches.len();
-            if switch_of.insert(guid.to_owned(), place).is_some() {
-                return Err(cut(format!("the switch `{}` is listed twice", quote(guid))));
-            }
-            cables.switches.push(super::plain_name(switch_name(description), &mut taken));
-            record = Some((Record::Switch, place));
-        } else if line.starts_with('[') {
-            let Some((kind, place)) = record else {
-                return Err(cut("a port stands before any switch or adapter".to_owned()));
             };
-            ports += 1;
-            if ports > MAX_PORTS {
-                return Err(TopologiesError::TooLarge(
-                    source.whole(format!("the list has over {MAX_PORTS} ports"), "one list describes one subnet"),
-                ));
-            }
-            // The other end of a cable lists it too.
-            if kind == Record::Other {
-                continue;
-            }
-            let port = port(line).ok_or_else(|| cut("the line is no port of a switch".to_owned()))?;
-            if port.peer.starts_with("S-") {
-                unknown_rates += usize::from(port.rate.is_none());
-                links.push((place, port.peer.to_owned(), port.number, port.peer_port, port.rate));
-            } else if port.description.contains(AGGREGATION) {
-                cables.reduces = true;
-            } else if let Some((host, device)) = named(port.description) {
-                unknown_rates += usize::from(port.rate.is_none());
-                let adapter = Adapter {
-                    host: host.to_owned(),
-                    device: if port.peer_port > 1 { format!("{device}/{}", port.peer_port) } else { device.to_owned() },
-                    switch: place,
-                    rate: port.rate,
-                };
-                let key = (port.peer.to_owned(), port.peer_port);
-                if adapters.insert(key, cables.adapters.len()).is_some() {
-                    return Err(cut(format!("the port of `{}` has two cables", quote(port.description))));
-                }
-                cables.adapters.push(adapter);
-            } else {
-                *unnamed.entry(port.description.split_whitespace().collect::<Vec<_>>().join(" ")).or_default() += 1;
+            if !seen.contains(&(from, from_port)) {
+                seen.insert((from, from_port));
+                seen.insert((to, to_port));
+                cables.between.push(Cable { from, to, rate });
             }
         }
-    }
-    if cables.switches.is_empty() {
-        return Err(TopologiesError::Syntax(
-            source.whole("the list has no switch", "save what `ibnetdiscover` prints, without --list or --ports"),
-        ));
-    }
-    // Each cable between switches is listed at both ends.
-    let mut seen: HashSet<(usize, u32)> = HashSet::new();
-    let mut lacking: Vec<String> = Vec::new();
-    for (from, peer, from_port, to_port, rate) in links {
-        let Some(&to) = switch_of.get(&peer) else {
-            lacking.push(peer);
-            continue;
-        };
-        if !seen.contains(&(from, from_port)) {
-            seen.insert((from, from_port));
-            seen.insert((to, to_port));
-            cables.between.push(Cable { from, to, rate });
+        if let Some(first) = lacking.first() {
+            let (count, first) = (lacking.len(), quote(first));
+            cables
+                .notes
+                .push(format!("passed over: {count} cables to switches that the list lacks, the first to `{first}`"));
         }
-    }
-    if let Some(first) = lacking.first() {
-        let (count, first) = (lacking.len(), quote(first));
+        for (description, count) in unnamed {
+            cables.notes.push(format!(
+                "passed over: {count} ports of adapters without the name of a host (`{}`); rdma-ndd sets it",
+                quote(&description)
+            ));
+        }
+        if unknown_rates > 0 {
+            cables.notes.push(format!("assumed: the rate of {unknown_rates} cables that the list does not say"));
+        }
         cables
-            .notes
-            .push(format!("passed over: {count} cables to switches that the list lacks, the first to `{first}`"));
     }
-    for (description, count) in unnamed {
-        cables.notes.push(format!(
-            "passed over: {count} ports of adapters without the name of a host (`{}`); rdma-ndd sets it",
-            quote(&description)
-        ));
-    }
-    if unknown_rates > 0 {
-        cables.notes.push(format!("assumed: the rate of {unknown_rates} cables that the list does not say"));
-    }
-    Ok(cables)
 }
 
 /// What stands in the first pair of quotes.

@@ -29,7 +29,7 @@ pub(in crate::read) fn is_of_docker(text: &str) -> bool {
 }
 
 /// A line out of Docker's JSON, without the sequences that colour and clear terminals.
-pub(super) fn plain(raw: &str) -> Cow<'_, str> {
+pub fn plain_line(raw: &str) -> Cow<'_, str> {
     let line = raw.trim();
     let line = kept(line).map_or(Cow::Borrowed(line), |kept| Cow::Owned(kept.log));
     if !line.contains(['\u{1b}', '\u{9b}']) {
