@@ -500,6 +500,39 @@ fn a_proxy_works_on_all_that_arrives() {
     assert!((0.0..=1.0).contains(&scatter), "{scatter}");
 }
 
+/// Goal: what a GPU sends through another's NIC is posted by that one's proxy, and sends by that of the GPU that is first at
+/// a NIC which several share; without PXN, and before NCCL 2.12 which has none, by the sender's own.
+/// Method: 2 hosts of 4 GPUs, a NIC for each, or for each two. The root of a scatter over 2 hosts of 8 sends to 8 others.
+#[test]
+fn pxn_posts_by_the_proxy_beside_the_nic() {
+    let (own, shared) = (cluster(2, 4, 4), cluster(2, 4, 2));
+    let posters = |topology: &Topology, transport| -> Vec<Option<u32>> {
+        let pairs = [(0, 4), (0, 6), (1, 4), (6, 3)];
+        pairs.map(|(from, to)| route(topology, transport, from, to, 0).poster.map(|rank| rank.0)).to_vec()
+    };
+    let at = |version| Transport::from_env(&own, version, []).unwrap();
+    assert_eq!(posters(&own, at(Version::new(2, 12, 0))), [None, Some(2), Some(0), Some(7)]);
+    assert_eq!(posters(&shared, Transport::default()), [None, Some(2), Some(0), None]);
+    assert_eq!(posters(&own, at(Version::new(2, 11, 0))), [None; 4]);
+
+    let topology = cluster(2, 8, 8);
+    let us = |pxn, proxy: f64| {
+        let text = format!(
+            "schema = \"collcast/profile/1\"\nname = \"t\"\nevidence = \"none\"\nuncertainty = 0.3\n[parameters]\n\
+             \"network.proxy\" = {{ value = {proxy:?}, origin = \"assumed\", source = \"a test\" }}\n"
+        );
+        let profile = prior().layered(Layer::parse(&text, "t.toml").unwrap());
+        let call = Call::of_size(Collective::Scatter, 16, Bytes(16 << 10), DataType::Float32);
+        let (direct, simple) = (Choice::Forced(Algorithm::Direct), Choice::Forced(Protocol::Simple));
+        let transport = Transport { pxn, ..Transport::default() };
+        let settings = Settings { channels: Some(1), transport, ..Settings::default() };
+        Predictor::new(&topology, &profile).predict(&call, direct, simple, &settings).unwrap().time.as_us()
+    };
+    let more = |pxn| (us(pxn, 40.0) - us(pxn, 20.0)) / 20.0;
+    let (with, without) = (more(true), more(false));
+    assert!((with - 1.0).abs() < 0.1 && (without / 8.0 - 1.0).abs() < 0.1, "{with} {without}");
+}
+
 /// Goal: with LL the sender's proxy reads every line, flags included, before it sends, which bounds calls
 /// whose network would carry more.
 /// Method: two hosts of one GPU, whose all-reduce sends the buffer once each way in lines of twice its bytes.

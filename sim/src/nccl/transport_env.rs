@@ -74,7 +74,8 @@ impl Transport {
         version: Version,
         variables: impl IntoIterator<Item = (&'v str, &'v str)>,
     ) -> Result<Self, TransportError> {
-        let mut transport = Self { ports: Rules::of(version).ports, ..Self::default() };
+        let Rules { ports, pxn, .. } = Rules::of(version);
+        let mut transport = Self { ports, pxn, ..Self::default() };
         let (mut sockets_of, mut gdr_level, mut gdr_c2c, mut cumem) = (None, false, true, true);
         // The last of a name counts. In order, since NCCL_GDR_FLUSH_DISABLE is stronger than NCCL_NET_FORCE_FLUSH.
         let variables: BTreeMap<&str, &str> = variables.into_iter().collect();
@@ -228,7 +229,7 @@ impl Transport {
                 is_one.into()
             }
             "NCCL_PXN_DISABLE" => {
-                self.pxn = !is_one;
+                self.pxn &= !is_one;
                 is_one.into()
             }
             // Sorted before the other, and stronger: the read is skipped where it would be made.

@@ -266,7 +266,7 @@ impl<'m> Layer<'m> {
                 let thread = u128::from(profile.proxy_thread().get()) * u128::from(2 * WEIGHT_ONE);
                 check = u64::try_from(thread / u128::from(lines.get())).unwrap_or(u64::MAX);
             }
-            uses.push(Section::Posting, (self.proxy(src), WEIGHT_ONE));
+            uses.push(Section::Posting, (self.proxy(route.poster.unwrap_or(src)), WEIGHT_ONE));
             if route.reach == Reach::Tcp {
                 uses.push(Section::Posting, (self.proxy(dst), WEIGHT_ONE));
             } else {

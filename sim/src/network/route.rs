@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::ways::{Before, Ways, far_ways, links_before, near_ways};
 use crate::engine::flows::WEIGHT_ONE;
@@ -59,6 +59,8 @@ pub struct Route {
     pub flushed: bool,
     /// Ports of the network through which it enters and leaves, by stripe.
     pub nics: Vec<(VertexId, VertexId)>,
+    /// The rank whose proxy posts it, where that is another than the sender's (PXN).
+    pub poster: Option<Rank>,
 }
 
 impl Route {
@@ -107,8 +109,8 @@ pub struct Router<'t> {
     transport: Transport,
     /// The sender's proxy checks every line, and so has them in host memory.
     lines: bool,
-    /// GPUs of the communicator: NCCL leaves all others out of its view of a machine.
-    members: FxHashSet<VertexId>,
+    /// GPUs of the communicator, with their ranks: NCCL leaves all others out of its view of a machine.
+    members: FxHashMap<VertexId, Rank>,
     /// The node of each rank where host memory is not shared, so that a host can have several.
     apart: FxHashMap<Rank, usize>,
     roads: Roads,
@@ -146,7 +148,7 @@ impl<'t> Router<'t> {
             topology,
             transport,
             lines: false,
-            members: FxHashSet::default(),
+            members: FxHashMap::default(),
             apart: FxHashMap::default(),
             roads: Roads::default(),
         };
@@ -158,7 +160,7 @@ impl<'t> Router<'t> {
     pub fn among(mut self, ranks: u32) -> Self {
         let topology = self.topology;
         let ranks = (0..ranks.min(topology.ranks())).map(Rank);
-        self.members = ranks.clone().map(|rank| topology.gpu_of(rank)).collect();
+        self.members = ranks.clone().map(|rank| (topology.gpu_of(rank), rank)).collect();
         let nodes = if self.transport.shm { Vec::new() } else { nodes(topology, ranks, &self.transport) };
         self.apart.clear();
         for (at, node) in nodes.iter().enumerate() {
@@ -317,17 +319,33 @@ impl<'t> Router<'t> {
 
     fn relayed(&mut self, gpu: VertexId, nic: VertexId) -> Option<InsideRoute> {
         let own = self.inside(gpu, nic);
+        let Some(relay) = self.relay(gpu, nic) else { return own };
+        let (mut first, rest) = (self.inside(gpu, relay)?.0, self.inside(relay, nic)?.0);
+        if own.as_ref().is_some_and(|own| self.rate(&rest) <= self.rate(&own.0) && own.1 <= PathClass::Pxn) {
+            return own;
+        }
+        first.extend(rest);
+        Some((first, PathClass::Pxn))
+    }
+
+    /// The other GPU that could post to a NIC for one.
+    fn relay(&mut self, gpu: VertexId, nic: VertexId) -> Option<VertexId> {
         if !self.transport.pxn || !self.topology.nic(nic).is_some_and(|n| n.gpudirect) {
-            return own;
+            return None;
         }
-        let Some(relay) = self.server(nic).filter(|&relay| relay != gpu) else { return own };
-        let (Some(mut first), Some(rest)) = (self.inside(gpu, relay), self.inside(relay, nic)) else { return own };
-        let better = own.as_ref().is_none_or(|own| self.rate(&rest.0) > self.rate(&own.0) || own.1 > PathClass::Pxn);
-        if first.1 > PathClass::Nvl || rest.1 > PathClass::P2c.min(self.transport.gdr_level) || !better {
-            return own;
-        }
-        first.0.extend(rest.0);
-        Some((first.0, PathClass::Pxn))
+        let relay = self.server(nic).filter(|&relay| relay != gpu)?;
+        let (first, rest) = (self.inside(gpu, relay)?.1, self.inside(relay, nic)?.1);
+        (first <= PathClass::Nvl && rest <= PathClass::P2c.min(self.transport.gdr_level)).then_some(relay)
+    }
+
+    /// The rank whose proxy posts what a GPU sends through a NIC, where that is not its own: of those whose way to the NIC
+    /// leads through another GPU; of sends and receives, for which no NICs are `given`, also where its own way is as good
+    /// (NCCL 2.30 `src/graph/paths.cc` and `topo.cc`: `ncclTopoGetIntermediateRank`, and `ncclTopoGetNetDev` with
+    /// `NCCL_P2P_PXN_LEVEL=2`).
+    fn poster(&mut self, (gpu, nic): (VertexId, VertexId), given: bool) -> Option<Rank> {
+        let relay = self.relay(gpu, nic)?;
+        let relays = !given || self.out(gpu, nic)?.1 == PathClass::Pxn;
+        self.members.get(&relay).copied().filter(|_| relays)
     }
 
     /// Rate of the narrowest of some links.
@@ -339,7 +357,7 @@ impl<'t> Router<'t> {
     fn nearest(&mut self, nic: VertexId) -> Vec<VertexId> {
         let Some(host) = self.topology.vertex(nic).host else { return Vec::new() };
         let gpus = &self.topology.hosts()[host.index()].gpus;
-        let all = gpus.iter().copied().filter(|g| self.members.contains(g)).collect::<Vec<_>>();
+        let all = gpus.iter().copied().filter(|g| self.members.contains_key(g)).collect::<Vec<_>>();
         best(all.into_iter().filter_map(|gpu| {
             let (links, class) = self.inside(gpu, nic)?;
             Some(((std::cmp::Reverse(self.rate(&links)), class), gpu))
@@ -541,9 +559,10 @@ impl<'t> Router<'t> {
             staged: [staged; 2],
             flushed: false,
             nics: vec![],
+            poster: None,
         };
         let whole = |links: Vec<LinkId>| links.into_iter().map(|l| (Hop::Link(l), WEIGHT_ONE)).collect::<Leg>();
-        let level = self.transport.direct_beside(self.topology, b, |gpu| self.members.contains(gpu));
+        let level = self.transport.direct_beside(self.topology, b, |gpu| self.members.contains_key(gpu));
         if let Some((links, class)) = direct.as_ref().filter(|(_, class)| *class <= level) {
             return Some(route(whole(links.clone()), vec![], *class, false));
         }
@@ -600,6 +619,7 @@ impl<'t> Router<'t> {
             staged: [false; 2],
             flushed: false,
             nics: vec![],
+            poster: None,
         };
         for (index, &to) in stripes.iter().enumerate() {
             let from = match &sources {
@@ -609,6 +629,9 @@ impl<'t> Router<'t> {
                     near.get(index % near.len().max(1)).copied()
                 })?,
             };
+            if index == 0 && !tcp {
+                route.poster = self.poster((a, from), sources.is_some());
+            }
             route.nics.push((from, to));
             let out = self.stripe_end(&stripe, &mut route, (a, from), true)?;
             let inward = self.stripe_end(&stripe, &mut route, (b, to), false)?;

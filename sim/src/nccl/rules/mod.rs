@@ -31,6 +31,7 @@ impl Rules {
                 _ if version.since(20) => Ports::AllOrNone,
                 _ => Ports::Apart,
             },
+            pxn: version.since(12),
             strict_lists: version.since(24),
             fallback: match version {
                 _ if version.since(24) => Fallback::Refuse,

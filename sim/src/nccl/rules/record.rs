@@ -15,6 +15,8 @@ pub struct Rules {
     pub max_channels: u32,
     /// How the ports of a card become devices (`src/transport/net_ib.cc`; `src/graph/topo.cc` from 2.24).
     pub ports: Ports,
+    /// GPUs reach NICs through other GPUs (PXN: `src/graph/paths.cc` from 2.12).
+    pub pxn: bool,
     /// `NCCL_ALGO` and `NCCL_PROTO` have sections for collectives, and names that NCCL does not know fail the
     /// start of a communicator (`parseList`, `src/graph/tuning.cc`).
     pub strict_lists: bool,
