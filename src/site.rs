@@ -291,7 +291,7 @@ pub fn told(topology: &Topology, nccl: Option<&str>, env: &[(String, String)]) -
         None => topology.software.nccl,
     };
     let (rules, note) = version.unwrap_or_default().covered();
-    let pairs = plugin::environment(topology, env);
+    let pairs = plugin::environment(topology, rules, env);
     let (by_plugin, own) = pairs.split_at(pairs.len() - topology.software.env.len() - env.len());
     let environment = Environment::parse(&pairs, rules).map_err(|e| match e {
         SettingsError::SmallBuffer { .. } => Error::usage(e.to_string(), "leave it out for NCCL's default"),

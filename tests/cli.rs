@@ -420,6 +420,11 @@ fn the_choice_of_nccl_is_explained() {
     let tuned = run(&["simulate", "aws-p5", "--nodes", "4", "-s", "1M"]);
     assert_eq!(tuned["choices"][0]["layer"], "aws-ofi-nccl region tuner", "{tuned}");
     assert_eq!((&tuned["rows"][0]["algorithm"], &tuned["rows"][0]["protocol"]), (&"tree".into(), &"ll128".into()));
+    let sets_fifos = |nccl| {
+        let told = run(&["simulate", "aws-p5", "--nodes", "2", "-s", "1M", "--nccl", nccl]);
+        told["assumptions"].to_string().contains("NCCL_BUFFSIZE=8388608")
+    };
+    assert!(sets_fifos("2.26.2") && !sets_fifos("2.25.1"), "aws-ofi-nccl sets them since 2025");
     let table = run(&["simulate", "h200x4", "-s", "16M"]);
     assert_eq!(table["choices"][0]["layer"], "cost table");
     let costs = table["cost_table"].as_array().unwrap();

@@ -478,7 +478,7 @@ fn told(
     // A file can hold runs with several algorithms: rows carry theirs.
     let of_file = env.into_iter().flatten().filter(|(name, _)| *name != "NCCL_ALGO");
     let of_file: Vec<_> = of_file.map(|(name, value)| (name.clone(), value.clone())).collect();
-    let mut pairs = plugin::environment(topology, &of_file);
+    let mut pairs = plugin::environment(topology, version, &of_file);
     // A value that NCCL would not take leaves the other variables as they are.
     pairs.retain(|pair| refused(pair, topology, version).is_none());
     let mut settings = Environment::parse(&pairs, version).map(|e| e.settings).unwrap_or_default();

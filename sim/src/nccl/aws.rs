@@ -10,6 +10,7 @@
 use std::sync::LazyLock;
 
 use super::selection::{FUNCTIONS, Listed};
+use super::version::Version;
 use crate::collective::{Algorithm, Collective, Protocol};
 use crate::ids::Rank;
 use crate::topology::{LinkKind, Topology};
@@ -58,8 +59,11 @@ impl Platform {
     }
 }
 
-/// What the plugin sets for collectives of every instance since p4d.
+/// What the plugin sets for collectives of every instance since p4d, from [`FIFOS_SINCE`] on.
 const FIFOS: [(&str, &str); 2] = [("NCCL_BUFFSIZE", "8388608"), ("NCCL_P2P_NET_CHUNKSIZE", "524288")];
+/// The NCCL that was current when the plugin began to set them (aws-ofi-nccl pull request 896, merged in May 2025, released in
+/// 1.16; the log of 1.11 on p4d in its issue 715 has none). Who has an older NCCL is taken to have an older plugin too.
+const FIFOS_SINCE: u16 = 26;
 /// Where EFA does not keep the order of bytes, or does not reach GPU memory (`platform_config_endpoint`).
 const IN_NO_ORDER: (&str, &str) = ("NCCL_PROTO", "Simple");
 const P4D: [(&str, &str); 3] = [FIFOS[0], FIFOS[1], IN_NO_ORDER];
@@ -71,18 +75,21 @@ const P5: [(&str, &str); 5] = [
     ("NCCL_NET_FORCE_FLUSH", "0"),
 ];
 
-/// What the plugin sets before NCCL reads it, where the user does not (`platform_data_map`): p4d and p4de, p5 and later,
-/// and what it has no settings for, which keeps no order. Graphics cards since Ada are not in its table.
-pub(super) fn settings(topology: &Topology) -> &'static [(&'static str, &'static str)] {
-    if topology.software.plugin.as_deref() != Some(PLUGIN) || card_rate(topology).is_none() {
-        return &[];
-    }
-    match topology.compute_capability() {
+/// What the plugin sets before NCCL of a version reads it, where the user does not (`platform_data_map`): p4d and p4de, p5
+/// and later, and what it has no settings for, which keeps no order. Graphics cards since Ada are not in its table.
+pub(super) fn settings(
+    topology: &Topology,
+    version: Version,
+) -> impl Iterator<Item = (&'static str, &'static str)> + use<> {
+    let runs = topology.software.plugin.as_deref() == Some(PLUGIN) && card_rate(topology).is_some();
+    let all: &[_] = match topology.compute_capability() {
+        _ if !runs => &[],
         80 => &P4D,
         90..110 => &P5,
         ..80 | 81..90 => std::slice::from_ref(&IN_NO_ORDER),
         _ => &[],
-    }
+    };
+    all.iter().copied().filter(move |pair| version.since(FIFOS_SINCE) || !FIFOS.contains(pair))
 }
 
 /// Microseconds that the plugin reports as the latency of a card (`platform_data_map`): 150 of p3dn, 35 of p5en and p6,

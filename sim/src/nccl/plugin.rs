@@ -1,6 +1,7 @@
 //! Network plugins: what only they reach, what they set before NCCL reads its variables, and what keeps them from it.
 
 use super::aws;
+use super::version::Version;
 use crate::topology::{LinkKind, Nic, Topology};
 
 /// Google's plugin of GPUDirect-TCPXO (FasTrak), by its name in topology files.
@@ -39,17 +40,12 @@ pub fn without_efa(provider: &str) -> bool {
     !provider.trim().is_empty() && named == others
 }
 
-/// The variables that NCCL finds on a machine where it is told some: what its plugin sets, then what the machine says, then
-/// those. Of a name given twice the last counts.
-pub fn environment(topology: &Topology, told: &[(String, String)]) -> Vec<(String, String)> {
+/// The variables that NCCL of a version finds on a machine where it is told some: what its plugin sets, then what the machine
+/// says, then those. Of a name given twice the last counts.
+pub fn environment(topology: &Topology, version: Version, told: &[(String, String)]) -> Vec<(String, String)> {
     let own = || topology.software.env.iter().chain(told).cloned();
     let named = own().rfind(|(name, _)| name == "NCCL_NET_PLUGIN");
     let loaded = named.is_none_or(|(_, value)| !value.eq_ignore_ascii_case("none"));
-    let set = set_by(topology).filter(|_| loaded).map(|(name, value)| (name.to_owned(), value.to_owned()));
-    set.chain(own()).collect()
-}
-
-/// What the plugin of a machine sets where nobody else does.
-fn set_by(topology: &Topology) -> impl Iterator<Item = (&'static str, &'static str)> {
-    aws::settings(topology).iter().copied()
+    let set = aws::settings(topology, version).filter(|_| loaded);
+    set.map(|(name, value)| (name.to_owned(), value.to_owned())).chain(own()).collect()
 }
