@@ -304,7 +304,7 @@ impl Grounds {
 /// Whether NCCL is told nothing but what the machine and its plugin tell it.
 fn runs_by_itself(On { topology, settings, .. }: On<'_>) -> bool {
     let version = settings.version.or(topology.software.nccl).unwrap_or_default();
-    let own = plugin::environment(topology, &[]);
+    let own = plugin::environment(topology, version, &[]);
     let moving = own.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let moving = moving.filter(|(name, _)| Transport::VARIABLES.contains(name));
     settings.channels.is_none()

@@ -119,13 +119,13 @@ impl Split {
         let whole = u64::from(parallel.pipeline).saturating_mul(parallel.virtual_stages.into()).max(1);
         let by_hand = model.layers + 2 + model.predictions;
         let fills = (whole - 1).saturating_mul(model.layers.div_ceil(whole)) < model.layers;
-        match model.layers.is_multiple_of(whole) {
-            true => Self::Even,
-            false if fills && model.experts.is_some() && matches!(model.attention, Attention::Mla { .. }) => {
+        let uneven = !model.layers.is_multiple_of(whole);
+        match () {
+            () if uneven && fills && model.experts.is_some() && matches!(model.attention, Attention::Mla { .. }) => {
                 Self::Filled
             }
-            false if by_hand.is_multiple_of(whole) => Self::Spread,
-            false => Self::Even,
+            () if uneven && by_hand.is_multiple_of(whole) => Self::Spread,
+            () => Self::Even,
         }
     }
 }
