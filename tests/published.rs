@@ -185,17 +185,12 @@ struct Judged {
     errors: Vec<String>,
 }
 
-/// Published runs of which the doctor says that something is broken, what, and why they are as slow.
-const BROKEN: [(&str, &str, &str); 2] = [
+/// Published runs that are unsure, of which the doctor says that something is broken, what, and why they are as slow.
+const BROKEN: [(&str, &str, &str); 1] = [
     (
         "aws_g4dn_2n1g_allreduce_efa",
         "management_network",
         "EFA without RDMA copies as sockets do, at 2.8 GB/s of a port of 12.5: slow it is, but not by another network",
-    ),
-    (
-        "r7525_a100pcie_2n1g_allreduce_gdr",
-        "pcie_slow",
-        "the NIC reads GPU memory through the fabric between two sockets, at 6.4 GB/s of a port of 25, which is what the source asks about",
     ),
 ];
 

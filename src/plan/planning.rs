@@ -119,7 +119,7 @@ fn trust(framework: Framework, model: &Transformer) -> Trust {
         _ if model.experts.is_some() => (
             0.5,
             if framework == Framework::HaiLlm { 2048 } else { 256 },
-            "low: published runs of models with experts were forecast 18% off on average, some twice as fast as they were",
+            "low: published runs of models with experts were forecast 20% off on average, some twice as fast as they were",
         ),
         Framework::Megatron | Framework::MegatronBridge => (
             0.15,

@@ -217,7 +217,7 @@ fn plugins_set_what_nobody_else_does() {
     let value = |machine: &str, told: &[(&str, &str)], wanted: &str| {
         let topology = collcast_topologies::load_any(machine, Some(2), None).unwrap();
         let told: Vec<_> = told.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let all = plugin::environment(&topology, Version::NEWEST, &told);
+        let all = plugin::environment(&topology, &told);
         all.into_iter().rfind(|(name, _)| name == wanted).map(|(_, value)| value)
     };
     let eight = Some("8388608".to_owned());

@@ -113,19 +113,21 @@ impl Default for Parallel {
 impl Split {
     /// How the layers of a layout are dealt where nobody says so: evenly, or by Megatron-LM's layouts by hand. Models of
     /// DeepSeek-V3's make fill all chunks but the last one (Megatron-Bridge,
-    /// `set_deepseek_v3_pipeline_model_parallel_layout`). Else embedding, head and modules that predict further tokens count as
-    /// a layer each, where that makes it even (`Et|(tt|)*30mL` there for 32 chunks).
+    /// `set_deepseek_v3_pipeline_model_parallel_layout`), but in DualPipe, which it has not. Else embedding, head and modules
+    /// that predict further tokens count as a layer each, where that makes it even (`Et|(tt|)*30mL` there for 32 chunks).
     pub fn of(model: &Transformer, parallel: &Parallel) -> Self {
         let whole = u64::from(parallel.pipeline).saturating_mul(parallel.virtual_stages.into()).max(1);
         let by_hand = model.layers + 2 + model.predictions;
+        let of_deepseek = model.experts.is_some() && matches!(model.attention, Attention::Mla { .. });
         let fills = (whole - 1).saturating_mul(model.layers.div_ceil(whole)) < model.layers;
-        let uneven = !model.layers.is_multiple_of(whole);
-        match () {
-            () if uneven && fills && model.experts.is_some() && matches!(model.attention, Attention::Mla { .. }) => {
-                Self::Filled
-            }
-            () if uneven && by_hand.is_multiple_of(whole) => Self::Spread,
-            () => Self::Even,
+        if model.layers.is_multiple_of(whole) {
+            Self::Even
+        } else if of_deepseek && fills && parallel.schedule != Schedule::DualPipe {
+            Self::Filled
+        } else if by_hand.is_multiple_of(whole) {
+            Self::Spread
+        } else {
+            Self::Even
         }
     }
 }
