@@ -116,7 +116,7 @@ fn check_caught(suite: &Suite, cause: &str, from_to: &str, kinds: &[&str]) {
         ("table", &["failed ", cause, from_to][..]),
         ("csv", &["verdict,kind,machine", "failed,", cause]),
         ("junit", &["<testcase classname=\"collcast.check.box\"", "<failure message=", cause]),
-        ("markdown", &["### ❌ collcast check: ", "| failed |", cause]),
+        ("markdown", &["### ❌ collcast check", "| failed |", cause]),
         ("github", &["::error title=box%2C NCCL ", cause]),
     ] {
         let (code, out, err) = suite.check(&["--format", format]);
@@ -560,6 +560,8 @@ fn the_examples_are_right() {
         let commands = commands(&text);
         assert!(!commands.is_empty(), "{name}");
         for command in commands {
+            // The folder is of the container.
+            let command = command.replace("/metrics/", "");
             let words: Vec<&str> = command.split_whitespace().map(|word| word.trim_matches('"')).collect();
             let (code, out, err) = collcast(&[&words[1..], &["--help"]].concat());
             assert!(code == 0 && out.contains("Usage: collcast"), "{name}: {command}: {err}");

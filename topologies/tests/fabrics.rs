@@ -211,18 +211,23 @@ fn some_nics_need_a_plugin() {
     }
 }
 
-/// Goal: what a plugin sets by itself gives way to the machine's variables, these to the user's; without it none is set.
+/// Goal: what a plugin sets by itself gives way to the machine's variables, these to the user's; without it, or with one as old
+/// as NCCL before 2.26, none is set.
 #[test]
 fn plugins_set_what_nobody_else_does() {
-    let value = |machine: &str, told: &[(&str, &str)], wanted: &str| {
+    let of = |version, machine: &str, told: &[(&str, &str)], wanted: &str| {
         let topology = collcast_topologies::load_any(machine, Some(2), None).unwrap();
         let told: Vec<_> = told.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let all = plugin::environment(&topology, &told);
+        let all = plugin::environment(&topology, version, &told);
         all.into_iter().rfind(|(name, _)| name == wanted).map(|(_, value)| value)
     };
+    let value = |machine: &str, told: &[(&str, &str)], wanted: &str| of(Version::NEWEST, machine, told, wanted);
     let eight = Some("8388608".to_owned());
     for machine in ["aws-p4d", "aws-p4de", "aws-p5", "aws-p5e", "aws-p5en", "aws-p6-b200", "aws-p6-b300"] {
-        assert_eq!(value(machine, &[], "NCCL_BUFFSIZE"), eight, "{machine}");
+        for (version, expected) in [("2.30.7", &eight), ("2.26.2", &eight), ("2.25.1", &None)] {
+            let version = version.parse().unwrap();
+            assert_eq!(&of(version, machine, &[], "NCCL_BUFFSIZE"), expected, "{machine} {version}");
+        }
         let own = [("NCCL_BUFFSIZE", "4194304")];
         assert_eq!(value(machine, &own, "NCCL_BUFFSIZE"), Some("4194304".to_owned()), "{machine}");
         assert_eq!(value(machine, &[("NCCL_NET_PLUGIN", "none")], "NCCL_BUFFSIZE"), None, "{machine}");

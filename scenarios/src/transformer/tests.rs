@@ -1,6 +1,7 @@
 //! Goal: built-ins have the counts that their publishers print, and no file breaks a reader.
 
 use super::*;
+use collcast_topologies::error::TopologiesError;
 
 fn model(name: &str) -> Transformer {
     let (model, notes) = load(name).unwrap();
@@ -152,11 +153,11 @@ fn hugging_face_files_are_read() {
 /// Method: published files of Gemma 3 27B (its language model has 27.0 B parameters) and Starcoder 2 15B, cut down to what differs
 /// from these.
 #[test]
-fn files_leave_out_defaults() {
+fn files_leave_out_defaults() -> Result<(), TopologiesError> {
     let gemma = r#"{"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 5376,
         "intermediate_size": 21504, "num_attention_heads": 32, "num_hidden_layers": 62, "num_key_value_heads": 16,
         "head_dim": 128, "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}}"#;
-    let (model, notes) = read(gemma, "gemma-3-27b/config.json").unwrap();
+    let (model, notes) = read(gemma, "gemma-3-27b/config.json")?;
     let billions = model.parameters().held() as f64 / 1e9;
     assert!((26.9..27.1).contains(&billions), "{billions}");
     assert_eq!((model.vocabulary, model.activation, model.tied), (262_208, Activation::GeGlu, true));
@@ -165,9 +166,10 @@ fn files_leave_out_defaults() {
     let starcoder = r#"{"model_type": "starcoder2", "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 40,
         "num_attention_heads": 48, "num_key_value_heads": 4, "vocab_size": 49152, "max_position_embeddings": 16384,
         "tie_word_embeddings": false}"#;
-    let (model, _) = read(starcoder, "starcoder2-15b/config.json").unwrap();
+    let (model, _) = read(starcoder, "starcoder2-15b/config.json")?;
     let billions = model.parameters().held() as f64 / 1e9;
     assert!((15.5..16.1).contains(&billions) && model.activation == Activation::Gelu, "{billions}");
+    Ok(())
 }
 
 /// Goal: a mistake is said with its place and the way out.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub(super) const COMPARED: usize = 3;
 /// The most by which forecasts were seen to differ from runs of all hosts where these are even, and where they are not: on 128
 /// to 250 hosts, by `sim/tests/grow.rs`.
-const SEEN_OFF: [f64; 2] = [0.01, 0.05];
+const SEEN_OFF: [f64; 2] = [0.01, 0.07];
 
 /// How a call over many hosts was forecast from fewer.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
