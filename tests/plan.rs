@@ -449,7 +449,9 @@ fn rankings_have_no_layout_twice() {
     let hai = Request {
         framework: Framework::HaiLlm,
         precision: Precision::Fp8,
-        ..Request::new("deepseek-v3", "dgx-h100", 512)
+        micro_batch: Some(1),
+        global_batch: Some(512),
+        ..Request::new("deepseek-v3", "dgx-h100", 256)
     };
     let dense = Request::new("llama3-70b", "dgx-h100", 64);
     for request in [hai, dense] {

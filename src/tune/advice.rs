@@ -41,7 +41,7 @@ pub struct Range {
     pub communicator: Option<String>,
     /// What.
     pub collective: Collective,
-    /// First byte count: see [`runs`] for where neighbours meet.
+    /// First byte count: see `runs` for where neighbours meet.
     pub from_bytes: u64,
     /// Last byte count.
     pub to_bytes: u64,
