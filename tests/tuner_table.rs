@@ -70,7 +70,7 @@ fn kept_lines_are_nccls_own_at_every_size() {
 fn the_tuner_of_the_network_stays() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (folder, script, plugin) = (at("tuned"), at("job.sh"), at("plugin.so"));
+    let (folder, script, plugin) = (at("of a job"), at("job.sh"), at("plugin.so"));
     let read = |path: &str| std::fs::read_to_string(path).unwrap();
     let site = collcast::SiteSpec::new("aws-p5").nodes(2).load().unwrap();
     let request = collcast::tune::Request { sizes: Some(vec![1 << 16]), ..Default::default() };
@@ -88,7 +88,9 @@ fn the_tuner_of_the_network_stays() {
     let call = outcome.calls.iter_mut().find(|call| call.candidates.len() > 1).unwrap();
     call.advice = Some(advice);
     write(&outcome);
-    assert!(read(&format!("{folder}/slurm.sh")).contains("\nexport COLLCAST_TUNER_NEXT=libnccl-net.so\n"));
+    let slurm = read(&format!("{folder}/slurm.sh"));
+    assert!(slurm.contains("\nexport COLLCAST_TUNER_NEXT=libnccl-net.so\n"), "{slurm}");
+    assert!(slurm.contains(&format!("\nexport COLLCAST_TUNER_TABLE='{folder}/tuner.csv'\n")), "{slurm}");
     let yaml = read(&format!("{folder}/kubernetes.yaml"));
     assert!(yaml.contains("- name: COLLCAST_TUNER_NEXT\n    value: \"libnccl-net.so\"\n"), "{yaml}");
     std::fs::write(&plugin, "").unwrap();

@@ -341,10 +341,10 @@ mod tests {
 
     /// Goal: planted mechanisms are found again: of a port of 25 GB/s that carries 23, of a host that moves 30 both ways.
     #[test]
-    fn planted_mechanisms_are_found() {
+    fn planted_mechanisms_are_found() -> Result<(), Box<dyn std::error::Error>> {
         let planted =
             Mechanisms { proxy: 1.2, receive: 1.2, simple: 3.0, control: 1.9, rate: 23.0, both: 15.0, lines: 8.0 };
-        let found = constants(&rows(&planted), Some((LinkKind::Infiniband, 25.0, Constant::HostMemory)), true).unwrap();
+        let found = constants(&rows(&planted), Some((LinkKind::Infiniband, 25.0, Constant::HostMemory)), true)?;
         let value = |constant: Constant| found.iter().find(|(c, _)| *c == constant).unwrap().1.clone();
         for (constant, expected) in [
             (Constant::NetworkProxy, 1.2),
@@ -361,8 +361,7 @@ mod tests {
             let [low, high] = found.interval.unwrap();
             assert!(low < found.value && found.value < high, "{constant:?}: {found:?}");
         }
-        let arm =
-            constants(&rows(&planted), Some((LinkKind::Infiniband, 25.0, Constant::HostMemoryArm)), false).unwrap();
+        let arm = constants(&rows(&planted), Some((LinkKind::Infiniband, 25.0, Constant::HostMemoryArm)), false)?;
         assert!(arm.iter().any(|(constant, found)| *constant == Constant::HostMemoryArm && found.value > 59.0));
         assert!(arm.iter().all(|(constant, _)| *constant != Constant::HostMemory));
         // Both directions at full rate say nothing of the host.
@@ -370,17 +369,17 @@ mod tests {
             &rows(&Mechanisms { both: 23.0, ..planted }),
             Some((LinkKind::Roce, 25.0, Constant::HostMemory)),
             false,
-        )
-        .unwrap();
+        )?;
         assert!(free.iter().all(|(constant, _)| *constant != Constant::HostMemory));
         // Without a machine there is no port.
-        let alone = constants(&rows(&planted), None, false).unwrap();
+        let alone = constants(&rows(&planted), None, false)?;
         assert_eq!(alone.len(), 7, "{alone:?}");
         assert!(
             constants(&rows(&planted), Some((LinkKind::Roce, 12.5, Constant::HostMemory)), false).is_err(),
             "more than the port carries"
         );
-        assert!(constants(&[], None, false).unwrap().is_empty());
+        assert!(constants(&[], None, false)?.is_empty());
+        Ok(())
     }
 
     /// Goal: a post that sends by itself is not longer than the message that it sends, nor is the receiver's work than what

@@ -472,7 +472,7 @@ fn fused_experts_are_products_alone() -> Result<(), Box<dyn std::error::Error>> 
         let casts = |pieces: &[Piece]| all(pieces, "cast of an input") + all(pieces, "cast of a gradient");
         assert_eq!(casts(apart), casts(fused) + 1);
     }
-    let gpu = collcast_sim::compute::Compute::builtin("b200").unwrap();
+    let gpu = collcast_sim::compute::Compute::builtin("b200")?;
     let host = |passes: &Passes| single::host(&passes.backward, true, &software, &gpu);
     assert_eq!(host(&fused), host(&of(true, &few).0));
     Ok(())
