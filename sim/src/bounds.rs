@@ -1,21 +1,22 @@
 //! Lower bounds on the time of a collective: what no schedule can beat on a machine.
 //!
 //! For any set of ranks, what its members must learn from outside has to enter it, and what
-//! others need of it has to leave. The cuts checked are every rank, every host, and each half
-//! of the hosts; the links of every level are checked by the bytes that really went over them.
+//! others need of it has to leave. The cuts checked are every rank, every host, every NVLink domain, what
+//! switches up to a level join, and each half of the hosts. Links are checked by the bytes that really went over them.
 //! Where nothing between some parts reduces, each of `n` parts but one gives the data of an
 //! all-reduce away once and gets the result once: `2 (n - 1)` times its size over all their links.
 //! Source: Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory,
 //! practice, and experience", CCPE 19(13), 2007, section 3 (lower bounds).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use petgraph::unionfind::UnionFind;
 use serde::{Deserialize, Serialize};
 
 use crate::call::Call;
 use crate::collective::Collective;
-use crate::ids::Rank;
-use crate::topology::Topology;
+use crate::ids::{HostId, Rank, VertexId};
+use crate::topology::{Host, LinkKind, Topology, VertexKind};
 use crate::units::{PS_PER_S, SimDuration};
 
 /// A cut that bounds the time.
@@ -128,6 +129,7 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
     let mut rates = vec![Ports::default(); topology.vertices().count()];
     let mut network = rates.clone();
     let mut cables = rates.clone();
+    let mut buses = rates.clone();
     for (_, from, to, link) in topology.links() {
         let add = |rates: &mut Vec<Ports>| {
             rates[to.index()].enter = rates[to.index()].enter.saturating_add(link.rate.get());
@@ -136,6 +138,9 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
         add(&mut rates);
         if link.kind.is_network() {
             add(&mut cables);
+        }
+        if link.kind != LinkKind::Nvlink {
+            add(&mut buses);
         }
         // What leaves a host: the network, and NVLink to the switches of a domain of hosts.
         if link.kind.is_network() || topology.vertex(from).host.is_none() || topology.vertex(to).host.is_none() {
@@ -174,6 +179,28 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
         let (inside, ports) = &hosts[index];
         consider(ports.time(crosses(inside)), &|| format!("the NICs of host {}", host.name));
     }
+    // What leaves a domain of NVLink goes over the PCIe of its GPUs, and then through its NICs.
+    let mut domains: BTreeMap<_, Vec<Rank>> = BTreeMap::new();
+    (0..call.ranks).for_each(|r| domains.entry(topology.node_of(Rank(r))).or_default().push(Rank(r)));
+    for inside in domains.values().filter(|_| domains.len() > 1) {
+        let on: BTreeSet<_> = inside.iter().map(|&rank| topology.host_of(rank)).collect();
+        let all = |of: fn(&Host) -> &[VertexId], rates: &[Ports]| {
+            let ends = on.iter().flat_map(|host| of(&topology.hosts()[host.index()]));
+            ends.map(|end| rates[end.index()]).fold(Ports::default(), Ports::and)
+        };
+        let crossing = crosses(inside);
+        consider(all(|host| &host.nics, &cables).time(crossing), &|| {
+            format!("the NICs of the NVLink domain of {}", inside[0])
+        });
+        consider(all(|host| &host.gpus, &buses).time(crossing), &|| {
+            format!("the PCIe of the NVLink domain of {}", inside[0])
+        });
+    }
+    for (inside, ports) in joined(topology, call.ranks) {
+        consider(ports.time(crosses(&inside)), &|| {
+            format!("the switches above {}", topology.hosts()[topology.host_of(inside[0]).index()].name)
+        });
+    }
     // NVSwitches reduce inside a domain of NVLink, and between domains only switches of the network that can.
     if reduces && !(in_switches && topology.sharp) {
         let nodes: BTreeSet<_> = (0..call.ranks).map(|r| topology.node_of(Rank(r))).collect();
@@ -190,6 +217,52 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
         consider(ports.time(crosses(&inside)), &|| "the NICs of half of the hosts".to_owned());
     }
     best
+}
+
+/// What switches up to some level join, with the links to those above: the ranks, where these are not all.
+fn joined(topology: &Topology, ranks: u32) -> Vec<(Vec<Rank>, Ports)> {
+    let level = |id: VertexId| match topology.vertex(id).kind {
+        VertexKind::NetSwitch { level } => Some(level),
+        _ => None,
+    };
+    // Places of hosts, and of switches after them.
+    let hosts = topology.hosts().len();
+    let place = |id: VertexId| topology.vertex(id).host.map_or(hosts + id.index(), HostId::index);
+    let links: Vec<_> = topology.links().filter(|link| level(link.1).or(level(link.2)).is_some()).collect();
+    let levels: BTreeSet<u32> = links.iter().filter_map(|link| level(link.1)).collect();
+    let mut sets = UnionFind::<usize>::new(hosts + topology.vertices().count());
+    // Hosts of a domain of NVLink have ways to each other beside the network.
+    for (_, from, to, _) in topology.links().filter(|link| level(link.1).or(level(link.2)).is_none()) {
+        sets.union(place(from), place(to));
+    }
+    let mut all = Vec::new();
+    for (at, next) in levels.iter().zip(levels.iter().skip(1)) {
+        let above = |id: VertexId| level(id).is_some_and(|level| level >= *next);
+        for &(_, from, to, _) in links.iter().filter(|link| !above(link.1) && !above(link.2)) {
+            if level(from).max(level(to)) == Some(*at) {
+                sets.union(place(from), place(to));
+            }
+        }
+        let mut of: BTreeMap<usize, (Vec<Rank>, Ports)> = BTreeMap::new();
+        (0..ranks).map(Rank).for_each(|rank| {
+            of.entry(sets.find(topology.host_of(rank).index())).or_default().0.push(rank);
+        });
+        for &(_, from, to, link) in &links {
+            let rate = link.rate.get();
+            let mut add = |inside, ports: Ports| {
+                if let Some(set) = of.get_mut(&sets.find(place(inside))) {
+                    set.1 = set.1.and(ports);
+                }
+            };
+            match (above(from), above(to)) {
+                (false, true) => add(from, Ports { enter: 0, leave: rate }),
+                (true, false) => add(to, Ports { enter: rate, leave: 0 }),
+                _ => {}
+            }
+        }
+        all.extend(of.into_values().filter(|set| set.0.len() < ranks as usize));
+    }
+    all
 }
 
 /// Rates into and out of something, in bytes per second; 0 where nothing is known.

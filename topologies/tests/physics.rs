@@ -111,6 +111,32 @@ fn all_reduces_are_bound_by_the_nics_of_all_hosts() {
     }
 }
 
+/// Goal: no exchange is faster than what leaves a unit goes up from its leaves, what leaves a rack through its NICs, and what
+/// leaves a host over the PCIe of its GPUs.
+#[test]
+fn exchanges_are_bound_by_what_leaves_racks_and_units() {
+    let with = |rest: &str, hosts: u32| {
+        let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+        let text = format!(
+            "schema = \"collcast/topology/1\"\nname = \"m\"\n[[hosts]]\ncount = {hosts}\nlike = \"dgx-h100\"\n{rest}"
+        );
+        std::fs::write(file.path(), text).unwrap();
+        collcast_topologies::load_any(file.path().to_str().unwrap(), None, None).unwrap()
+    };
+    let blocking = "[fabric]\nkind = \"rail-optimised\"\nhosts_per_unit = 32\noversubscription = \"4:1\"\nrouting = \"adaptive\"\n";
+    let fast = "[hosts.nics]\nkind = \"infiniband\"\ncount = 8\nrate = \"800 Gb/s\"\nper_gpu = 1\ngpudirect = true\n";
+    // A GPU sends what others get of it: 96 of 128 hosts, or one of two racks, or three of four hosts, at 12.5, 50 and 48 GB/s.
+    for (topology, size, seconds) in [
+        (with(blocking, 128), 256 << 20, 0.75 * f64::from(256 << 20) / 12.5e9),
+        (load("gb200-nvl72", Some(36), None).unwrap(), 1 << 30, 0.5 * f64::from(1 << 30) / 50e9),
+        (with(fast, 4), 1 << 30, 0.75 * f64::from(1 << 30) / 48e9),
+    ] {
+        let call = Call::of_size(Collective::AllToAll, topology.ranks(), Bytes(size), DataType::Float32);
+        let bound = bandwidth(&topology, &call, false);
+        assert!((bound.time.as_us() / (seconds * 1e6) - 1.0).abs() < 0.01, "{bound:?} for {seconds}");
+    }
+}
+
 /// Goal: one rank copies in one go, at the rate of its memory: what it reads and writes of 4800 GB/s.
 #[test]
 fn one_rank_copies_as_fast_as_its_memory() {

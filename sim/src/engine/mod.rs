@@ -58,7 +58,7 @@ pub use uses::{Section, Uses};
 /// [`Outcome::work`] that a core does in a second: 24 to 40 million were measured.
 pub const WORK_PER_SECOND: u64 = 25_000_000;
 /// Work of a run at most.
-pub const MOST_WORK: u64 = 10 * WORK_PER_SECOND;
+pub const MOST_WORK: u64 = 20 * WORK_PER_SECOND;
 
 /// The longest simulated time, in ps: a tenth of what times hold, so that none saturates, nor a sum of a few.
 pub const LONGEST: SimTime = SimTime(1_000_000_000_000_000_000);
@@ -67,7 +67,7 @@ pub const LONGEST: SimTime = SimTime(1_000_000_000_000_000_000);
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum EngineError {
     /// More than [`MOST_WORK`].
-    #[error("it takes too many events to simulate, more than about 10 s of them; take fewer bytes or fewer ranks")]
+    #[error("it takes too many events to simulate, more than about 20 s of them; take fewer bytes or fewer ranks")]
     TooLong,
     /// More than [`LONGEST`].
     #[error("it takes more than 11 days (10^18 ps), the longest time that is simulated; {SLOW}, or take fewer bytes")]

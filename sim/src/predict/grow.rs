@@ -3,8 +3,10 @@
 //! A double tree over twice as many hosts has one level more, and each level of hosts that are alike takes as long as the
 //! one below. A ring, PAT and exchanges of pairs have as many more steps as there are more ranks. So the same cut is
 //! simulated on three numbers of hosts, each half of the next as the halves of the whole are, and where the second doubling
-//! adds what the first says, so do those that are left out. A host or link that is unlike the others is among those that are
-//! simulated.
+//! adds what the first says, so do those that are left out.
+//!
+//! A host or link that is unlike the others is among those that are simulated. Where that takes much longer than equal hosts
+//! do, the whole is forecast from equal ones. What the unlike ones add to two parts is added to it.
 
 use rayon::prelude::*;
 
@@ -30,7 +32,7 @@ use crate::units::SimDuration;
 /// Hosts of the smallest call that is simulated: all that a double tree tells apart occurs among them.
 const FEWEST_HOSTS: u32 = 8;
 /// Hosts of the smallest call that is forecast from fewer.
-const LEAST_HOSTS: u32 = 128;
+const LEAST_HOSTS: u32 = 64;
 /// The part of the forecast by which two doublings may differ over all that is left out.
 const STEADY: f64 = 0.01;
 /// The same where the whole is too large to be simulated, or nearly: about as much as runs of all hosts were seen to differ,
@@ -40,6 +42,8 @@ const NEARLY_STEADY: f64 = 0.05;
 /// simulate: what the call before leaves behind is little of a long one. With a NIC down, PAT of 1 GiB over 64 and 128 DGX
 /// H100 ranks takes 0.5% less and 0.8% more in a loop.
 const STEPS_APART: f64 = 0.05;
+/// How many times as much work a part with unlike hosts is as one of equal ones, from where on few of its like are simulated.
+const CHEAPER: u64 = 4;
 /// How many times as many hosts as the largest part the whole has at least.
 const LEAST_TIMES: u32 = 8;
 /// The same where the whole is too large to be simulated.
@@ -77,8 +81,28 @@ impl Growth {
     }
 }
 
-/// Parts of a call that were simulated, by their hosts.
-pub(super) type Simulated = Vec<(u32, Prediction)>;
+/// Parts of a call that were simulated.
+pub(super) type Simulated = Vec<Part>;
+
+/// A part of a call that was simulated.
+pub(super) struct Part {
+    hosts: u32,
+    /// Whether one call alone was timed, and no loop of them.
+    alone: bool,
+    prediction: Prediction,
+}
+
+/// The first of some hosts in a row, and how many they are.
+type Window = (u32, u32);
+
+/// What is forecast from parts of it.
+#[derive(Clone, Copy)]
+struct Run<'r> {
+    whole: &'r Proven,
+    row: &'r Row,
+    growth: Growth,
+    settings: &'r Settings,
+}
 
 impl Predictor<'_> {
     /// A call over many hosts by fewer of them, where those grow steadily, however soon all could be simulated.
@@ -98,7 +122,10 @@ impl Predictor<'_> {
     /// A call over many hosts by fewer of them; `None` where it does not grow steadily, has few hosts, or is soon simulated
     /// whole.
     pub(super) fn grow(&self, whole: &Proven, settings: &Settings, known: &mut Simulated) -> Option<Prediction> {
-        if whole.schedule.call.ranks <= FEW_RANKS {
+        let (call, plan) = (&whole.schedule.call, &whole.schedule.plan);
+        // Equal hosts of a ring mostly take few steps in the whole, too.
+        let ring = plan.algorithm == Algorithm::Ring && !call.collective.rooted();
+        if call.ranks <= FEW_RANKS || ring && self.row_of(call.ranks)?.unlike.is_none() {
             return None;
         }
         self.by_fewer(whole, settings, (LEAST_TIMES, STEADY), known, |part, times| {
@@ -122,9 +149,9 @@ impl Predictor<'_> {
         self.by_fewer(whole, settings, (LEAST_TIMES_TOO_LARGE, NEARLY_STEADY), known, |_, _| Some(STEADY))
     }
 
-    /// From the first parts that grow steadily, or else from the largest ones whose doublings differ by `most_off` of the
-    /// forecast at most. The whole has `times_least` times as many hosts as the largest part at least. `worth` is asked of
-    /// that part, and how many times as many there are: by how much doublings may differ, where it is worth while.
+    /// From the first parts that grow steadily, or else from the largest ones that are off by `most_off` of the forecast at
+    /// most. The whole has `times_least` times as many hosts as the largest part at least. `worth` is asked of that part, and
+    /// how many times as many there are: by how much it may be off, where it is worth while.
     fn by_fewer(
         &self,
         whole: &Proven,
@@ -133,47 +160,83 @@ impl Predictor<'_> {
         known: &mut Simulated,
         worth: impl Fn(&Prediction, u64) -> Option<f64>,
     ) -> Option<Prediction> {
-        let (schedule, call) = (&whole.schedule, &whole.schedule.call);
-        let growth = Growth::of(schedule.plan.algorithm).filter(|_| settings.fold && call.counts.is_none())?;
+        let (call, plan) = (&whole.schedule.call, &whole.schedule.plan);
+        let growth = Growth::of(plan.algorithm).filter(|_| settings.fold && call.counts.is_none())?;
         let row = self.row_of(call.ranks)?;
-        let rooted = call.collective.rooted();
-        // The steps of rings of equal hosts are few in the whole, too. A root is the first rank of any part.
-        let is_even_ring = schedule.plan.algorithm == Algorithm::Ring && row.unlike.is_none() && !rooted;
-        if is_even_ring || rooted && (row.unlike.is_some() || call.root.0 >= row.each) {
+        // A root is the first rank of any part.
+        if call.collective.rooted() && (row.unlike.is_some() || call.root.0 >= row.each) {
             return None;
         }
-        let plan = &whole.schedule.plan;
         let groups = plan.channels / plan.channels_per_peer.max(1);
         // Fewer hosts than groups of channels leave some without a peer, or with fewer at a time than there are of all hosts.
         let served = |hosts: u32| (hosts * row.each / groups.max(1)).min(plan.peers_at_once);
-        let too_few = |hosts| {
+        let too_few = |&hosts: &u32| {
             plan.algorithm == Algorithm::Direct
                 && (peer_batches(hosts, row.each) < groups || served(hosts) < served(row.hosts))
         };
         // Larger parts together take as long as the whole.
         let numbers = numbers(row.hosts, row.below).take_while(|hosts| hosts * times_least <= row.hosts);
-        let windows = numbers.filter(|&hosts| !too_few(hosts)).filter_map(|hosts| Some((window(hosts, &row)?, hosts)));
-        let windows: Vec<(u32, u32)> = windows.collect();
-        // The largest first, as it takes longest.
-        let simulate = |windows: &[(u32, u32)], settings: &Settings| {
-            let parts = windows.par_iter().rev().with_max_len(1).map(|&of| self.part(whole, of, &row, settings));
-            let parts: Vec<Result<Prediction, PredictError>> = parts.collect();
-            // Where a part cannot be simulated, the whole says why.
-            windows
-                .iter()
-                .zip(parts.into_iter().rev())
-                .map_while(|(of, part)| Some((of.1, part.ok()?)))
-                .collect::<Vec<_>>()
+        let numbers: Vec<u32> = numbers.filter(|hosts| !too_few(hosts)).collect();
+        let windows: Vec<Window> = numbers.iter().filter_map(|&hosts| Some((window(hosts, &row)?, hosts))).collect();
+        let run = Run { whole, row: &row, growth, settings };
+        let steps = growth == Growth::Steps;
+        let Some(unlike) = row.unlike.filter(|_| plan.algorithm != Algorithm::Ring) else {
+            return self.of_parts(&run, &windows, most_off, known, worth);
         };
-        let alone = Settings { timing: Timing { calls: 1, ..settings.timing }, ..*settings };
+        // What unlike hosts add to many steps shows where there are many: larger parts tell, where they can be simulated.
+        let nearly = match steps {
+            true => self.of_parts(&run, &windows, most_off, known, &worth),
+            false => None,
+        };
+        let off = |grown: &Prediction| grown.grown.map_or(0.0, |grown| grown.off);
+        if nearly.as_ref().is_some_and(|nearly| off(nearly) <= STEADY) {
+            return nearly;
+        }
+        // Equal hosts mostly fold, unlike ones do not.
+        let start = beside(unlike, *numbers.last()?, row.hosts)?;
+        let alike: Vec<Window> = numbers.into_iter().map(|hosts| (start, hosts)).collect();
+        let equal = Row { unlike: None, ..row.clone() };
+        let alike_run = Run { row: &equal, ..run };
+        let work = |run: &Run<'_>, windows: &[Window], known: &mut Simulated| {
+            Some(self.parts(run, windows.get(..1)?, &alone(settings), known).first()?.1.work)
+        };
+        let mut known_alike = Simulated::new();
+        let equal = work(&alike_run, &alike, &mut known_alike)?;
+        if !steps && equal.saturating_mul(CHEAPER) > work(&run, &windows, known)? {
+            return self.of_parts(&run, &windows, most_off, known, worth);
+        }
+        let as_alike = self.of_parts(&alike_run, &alike, most_off, &mut known_alike, |_, _| Some(STEADY))?;
+        let sum = self.with_unlike(
+            (&run, known),
+            (&alike_run, &mut known_alike),
+            &as_alike,
+            (start, &windows),
+            most_off,
+            worth,
+        );
+        sum.into_iter().chain(nearly).min_by(|a, b| off(a).total_cmp(&off(b)))
+    }
+
+    /// A call from parts that grow.
+    fn of_parts(
+        &self,
+        run: &Run<'_>,
+        windows: &[Window],
+        most_off: f64,
+        known: &mut Simulated,
+        worth: impl Fn(&Prediction, u64) -> Option<f64>,
+    ) -> Option<Prediction> {
+        let settings = run.settings;
+        let alone = alone(settings);
         // What a loop of calls would take is asked only where one call alone does not tell.
-        let dear = growth == Growth::Steps && row.unlike.is_some();
-        let mut nearly = None;
-        for last in COMPARED..=windows.len() {
-            let window = &windows[last - COMPARED..last];
-            let missing: Vec<_> = window.iter().filter(|of| known.iter().all(|k| k.0 != of.1)).copied().collect();
-            known.extend(simulate(&missing, if dear { &alone } else { settings }));
-            let parts: Vec<_> = known.iter().filter(|known| window.iter().any(|of| of.1 == known.0)).cloned().collect();
+        let dear = run.growth == Growth::Steps && run.row.unlike.is_some();
+        let mut nearly: Option<Prediction> = None;
+        for window in windows.windows(COMPARED) {
+            // Twice as many hosts take twice as many steps each.
+            if dear && known.iter().any(|part| part.prediction.work > WORK_PER_SECOND) {
+                break;
+            }
+            let parts = self.parts(run, window, if dear { &alone } else { settings }, known);
             let Ok(mut parts) = <[_; COMPARED]>::try_from(parts) else { break };
             // All are timed as the largest: in a loop where its first rank is done long before its last.
             let (smaller, largest) = parts.split_at(COMPARED - 1);
@@ -186,18 +249,87 @@ impl Predictor<'_> {
                 apart => (apart <= APART && smaller.iter().any(|part| part.1.apart > APART)).then_some(&alone),
             };
             if let Some(settings) = again {
-                let Ok(timed) = <[_; COMPARED]>::try_from(simulate(window, settings)) else { break };
+                let timed = self.parts(run, window, settings, known);
+                let Ok(timed) = <[_; COMPARED]>::try_from(timed) else { break };
                 parts = timed;
             }
-            let steady = worth(&parts[COMPARED - 1].1, u64::from(row.hosts / window[COMPARED - 1].1))?;
-            let grown = self.carried_on(&parts, growth, &row, whole, settings);
+            let steady = worth(&parts[COMPARED - 1].1, u64::from(run.row.hosts / window[COMPARED - 1].1))?;
+            let grown = self.carried_on(&parts, run);
+            // Where steps differ, those of larger parts are nearer to those of many.
+            let at_once = if run.growth == Growth::Steps { STEADY } else { steady };
             match grown.grown.map_or(0.0, |grown| grown.off) {
-                off if off <= steady => return Some(grown),
-                off if off <= most_off => nearly = Some(grown),
+                off if off <= at_once => return Some(grown),
+                off if off <= most_off.max(steady) => nearly = Some(grown),
                 _ => {}
             }
         }
         nearly
+    }
+
+    /// A call over hosts some of which are unlike the others: by what it takes were all alike, and what the unlike ones add
+    /// to a part. With twice as many hosts they were to add as much.
+    fn with_unlike(
+        &self,
+        (run, known): (&Run<'_>, &mut Simulated),
+        (alike_run, known_alike): (&Run<'_>, &mut Simulated),
+        as_alike: &Prediction,
+        (start, windows): (u32, &[Window]),
+        most_off: f64,
+        worth: impl Fn(&Prediction, u64) -> Option<f64>,
+    ) -> Option<Prediction> {
+        let alone = alone(run.settings);
+        let mut nearly = None;
+        for window in windows.windows(2) {
+            let parts = self.parts(run, window, &alone, known);
+            let beside: Vec<Window> = window.iter().map(|of| (start, of.1)).collect();
+            let alike = self.parts(alike_run, &beside, &alone, known_alike);
+            let ([_, (hosts, largest)], [_, _]) = (&parts[..], &alike[..]) else { break };
+            let steady = worth(largest, u64::from(run.row.hosts / hosts))?;
+            let added = [0, 1].map(|i| parts[i].1.kernel.as_us() - alike[i].1.kernel.as_us());
+            let kernel = (as_alike.kernel.as_us() + added[1]).max(largest.kernel.as_us());
+            let grown = as_alike.grown?;
+            let off = grown.off + (added[1] - added[0]).abs() / kernel.max(1e-9);
+            let sum = |of: fn(&Prediction) -> u64| {
+                parts.iter().map(|part| of(&part.1)).fold(of(as_alike), u64::saturating_add)
+            };
+            let told = Prediction {
+                messages: as_alike.messages,
+                events: sum(|p| p.events),
+                work: sum(|p| p.work),
+                folded: (as_alike.folded.0, largest.folded.1),
+                trace_hash: parts.iter().map(|part| part.1.trace_hash).fold(as_alike.trace_hash, mix),
+                grown: Some(Grown { uneven: true, off, ..grown }),
+                ..self.told(run, largest, (kernel, off))
+            };
+            match off {
+                off if off <= steady => return Some(told),
+                off if off <= most_off => nearly = Some(told),
+                _ => {}
+            }
+        }
+        nearly
+    }
+
+    /// Parts that are known, or else are simulated, by their hosts: the first ones, up to one that cannot be.
+    fn parts(
+        &self,
+        run: &Run<'_>,
+        windows: &[Window],
+        settings: &Settings,
+        known: &mut Simulated,
+    ) -> Vec<(u32, Prediction)> {
+        let alone = is_alone(settings);
+        let is =
+            |part: &Part, of: &Window| part.hosts == of.1 && (part.alone == alone || part.prediction.apart <= APART);
+        let missing: Vec<_> = windows.iter().filter(|of| !known.iter().any(|part| is(part, of))).copied().collect();
+        // The largest first, as it takes longest.
+        let parts = missing.par_iter().rev().with_max_len(1).map(|&of| self.part(run.whole, of, run.row, settings));
+        let parts: Vec<Result<Prediction, PredictError>> = parts.collect();
+        // Where a part cannot be simulated, the whole says why.
+        let parts = missing.iter().zip(parts.into_iter().rev());
+        known.extend(parts.map_while(|(of, part)| Some(Part { hosts: of.1, alone, prediction: part.ok()? })));
+        let of = |window: &Window| Some((window.1, known.iter().find(|part| is(part, window))?.prediction.clone()));
+        windows.iter().map_while(of).collect()
     }
 
     /// The hosts of many ranks, where there are many. Where flows are pinned to ways by hashing, each number of hosts has
@@ -231,20 +363,13 @@ impl Predictor<'_> {
     }
 
     /// The forecast of the whole, and how far the second of two differences is from what the first says.
-    fn carried_on(
-        &self,
-        seen: &[(u32, Prediction); COMPARED],
-        growth: Growth,
-        row: &Row,
-        whole: &Proven,
-        settings: &Settings,
-    ) -> Prediction {
-        let (call, all) = (&whole.schedule.call, row.hosts);
-        let at = seen.each_ref().map(|seen| growth.size(seen.0, all));
+    fn carried_on(&self, seen: &[(u32, Prediction); COMPARED], run: &Run<'_>) -> Prediction {
+        let (call, row, all) = (&run.whole.schedule.call, run.row, run.row.hosts);
+        let at = seen.each_ref().map(|seen| run.growth.size(seen.0, all));
         let kernels = seen.each_ref().map(|seen| seen.1.kernel.as_us());
         let [first, second] = [0, 1].map(|i| (kernels[i + 1] - kernels[i]) / (at[i + 1] - at[i]));
-        let left = growth.size(all, all) - at[2];
-        let (each, apart) = match growth {
+        let left = run.growth.size(all, all) - at[2];
+        let (each, apart) = match run.growth {
             // Levels differ by chance, as chunks meet; the steps of the fewest hosts are not those of many yet.
             Growth::Levels => (f64::midpoint(first, second), (second - first).abs() / 2.0),
             Growth::Steps => (second, (second - first).abs()),
@@ -253,39 +378,21 @@ impl Predictor<'_> {
         let (grown, off) = (kernels[2] + each.max(0.0) * left, apart.max(-each) * left);
         let off = off / grown.max(1e-9);
         let last = &seen[2].1;
-        // Of those that grow, NVLS tree alone reduces in switches.
-        let bound = bounds::bandwidth(self.topology, call, last.algorithm == Algorithm::NvlsTree);
-        let kernel = SimDuration::from_us(grown).max(bound.time);
-        let busy = last.uses();
-        let mut beyond = self.beyond_of(&whole.schedule, settings);
-        if last.beyond.switches() {
-            beyond.insert(Reason::Switches);
-        }
-        let timed =
-            self.timed(kernel, (call.ranks, whole.schedule.plan.blocks()), (last.protocol, busy, &beyond), settings);
         let count = |of: &dyn Fn(&Prediction) -> u64| carried(seen, all, of);
         // Ranks of an exchange have as many lanes each, which grow in steps of a batch of peers.
         let lanes = match call.collective {
             Collective::AllToAll => {
-                whole.schedule.workers().take_while(|of| of.0 == Rank(0)).count() as u64 * u64::from(call.ranks)
+                let workers = run.whole.schedule.workers();
+                workers.take_while(|of| of.0 == Rank(0)).count() as u64 * u64::from(call.ranks)
             }
             _ => count(&|p| p.folded.0),
         };
         let sum = |of: &dyn Fn(&Prediction) -> u64| seen.iter().map(|seen| of(&seen.1)).fold(0, u64::saturating_add);
         Prediction {
-            time: timed.time,
-            kernel,
-            issue: timed.issue,
-            low: SimDuration::from_us(timed.low.as_us() * (1.0 - off.min(1.0))).max(bound.time),
-            high: SimDuration::from_us(timed.high.as_us() * (1.0 + off)),
-            beyond,
             messages: count(&|p| p.messages),
             events: sum(&|p| p.events),
             work: sum(&|p| p.work),
             folded: (lanes, last.folded.1),
-            plan: whole.schedule.plan,
-            proof: whole.proof,
-            bound,
             trace_hash: seen.iter().map(|seen| seen.1.trace_hash).fold(0, mix),
             grown: Some(Grown {
                 hosts: seen.each_ref().map(|seen| seen.0),
@@ -293,9 +400,50 @@ impl Predictor<'_> {
                 uneven: !all.is_power_of_two() || row.unlike.is_some() || row.below > 1,
                 off,
             }),
-            ..last.clone()
+            ..self.told(run, last, (grown, off))
         }
     }
+
+    /// A part as the whole, whose kernel takes so many microseconds, off by a part of that.
+    fn told(&self, run: &Run<'_>, part: &Prediction, (kernel, off): (f64, f64)) -> Prediction {
+        let (schedule, settings) = (&run.whole.schedule, run.settings);
+        let call = &schedule.call;
+        // Of those that grow, NVLS tree alone reduces in switches.
+        let bound = bounds::bandwidth(self.topology, call, part.algorithm == Algorithm::NvlsTree);
+        let kernel = SimDuration::from_us(kernel).max(bound.time);
+        let mut beyond = self.beyond_of(schedule, settings);
+        if part.beyond.switches() {
+            beyond.insert(Reason::Switches);
+        }
+        let blocks = (call.ranks, schedule.plan.blocks());
+        let timed = self.timed(kernel, blocks, (part.protocol, part.uses(), &beyond), settings);
+        Prediction {
+            time: timed.time,
+            kernel,
+            issue: timed.issue,
+            low: SimDuration::from_us(timed.low.as_us() * (1.0 - off.min(1.0))).max(bound.time),
+            high: SimDuration::from_us(timed.high.as_us() * (1.0 + off)),
+            beyond,
+            plan: schedule.plan,
+            proof: run.whole.proof,
+            bound,
+            ..part.clone()
+        }
+    }
+}
+
+/// Settings for which one call alone is timed.
+fn alone(settings: &Settings) -> Settings {
+    Settings { timing: Timing { calls: 1, ..settings.timing }, ..*settings }
+}
+
+/// Where parts of up to so many hosts begin that the unlike ones are not among: as all hosts do, or after the unlike ones.
+fn beside((first, last): (u32, u32), most: u32, hosts: u32) -> Option<u32> {
+    if first >= most {
+        return Some(0);
+    }
+    let start = (last + 1).next_multiple_of(most);
+    (start + most <= hosts).then_some(start)
 }
 
 /// The whole, halved again and again and rounded up, from the fewest on that are simulated: no fewer than share a switch

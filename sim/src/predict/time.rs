@@ -11,7 +11,7 @@ use crate::bounds::{Bound, check_loads};
 use crate::collective::{Launch, Protocol};
 use crate::domain::Beyond;
 use crate::engine::flows::WEIGHT_ONE;
-use crate::engine::{EngineError, Instance, Outcome, WORK_PER_SECOND};
+use crate::engine::{EngineError, Instance, MOST_WORK, Outcome, WORK_PER_SECOND};
 use crate::network::{ResourceName, smallest_latency};
 use crate::profile::{Profile, Spread};
 use crate::units::{SimDuration, SimTime};
@@ -147,7 +147,9 @@ pub(super) fn kernel_time(
     let kernel = ends + run_time;
     let first = outcome.first_ends.iter().min().map_or(run_time, |&t| t - SimTime(0));
     let apart = (run_time.as_us() - first.as_us()) / kernel.as_us().max(1e-9);
-    if apart <= APART || is_alone(settings) {
+    // A call that takes long to simulate is one of few in a row, and a loop of them would take too long.
+    let too_long = outcome.work.saturating_mul(u64::from(FEW_ROUNDS.min(rounds))) > MOST_WORK;
+    if apart <= APART || is_alone(settings) || too_long {
         return Ok((kernel, apart));
     }
     let mut instance = instance.clone();
@@ -158,12 +160,13 @@ pub(super) fn kernel_time(
         run(&instance)
     };
     let few = match outcome.work >= LONG && rounds > FEW_ROUNDS {
-        true => Some(repeated(FEW_ROUNDS)?).filter(|outcome| is_steady(&outcome.round_ends)),
+        true => Some(repeated(FEW_ROUNDS)?),
         false => None,
     };
+    let more = outcome.work.saturating_mul(u64::from(rounds)) <= MOST_WORK;
     let (rounds, outcome) = match few {
-        Some(few) => (FEW_ROUNDS, few),
-        None => (rounds, repeated(rounds)?),
+        Some(few) if !more || is_steady(&few.round_ends) => (FEW_ROUNDS, few),
+        _ => (rounds, repeated(rounds)?),
     };
     let half = rounds / 2;
     let round_ends = outcome.round_ends.iter().rev();
