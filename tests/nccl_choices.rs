@@ -113,6 +113,18 @@ fn runs() -> [(&'static str, Graphs); 3] {
     ]
 }
 
+/// Goal: the book names the versions whose rules were read, and no other.
+#[test]
+fn the_book_names_the_versions_that_were_read() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/model/choice.md")).unwrap();
+    let (_, rest) = page.split_once("They were read in the source of ").unwrap();
+    let (list, _) = rest.split_once(" were checked").unwrap();
+    let words = list.split(|c: char| !c.is_ascii_digit() && c != '.').map(|word| word.trim_end_matches('.'));
+    let mut named: Vec<Version> = words.filter_map(|word| word.parse().ok()).collect();
+    named.sort_unstable();
+    assert_eq!(named, Version::READ);
+}
+
 /// Goal: every cell that NCCL printed, to its digits. Where it printed a bandwidth of 0 the pair is
 /// closed here, and its latency means nothing to NCCL: these 0-cells are compared as closed only.
 /// (A bandwidth below 0.05 is printed as 0.0 too: none of the open pairs is that slow.)

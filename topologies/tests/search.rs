@@ -6,6 +6,7 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::nccl::graphs::{Graph, Graphs, Pattern};
 use collcast_sim::nccl::search::{Given, Known, Options, Sends, graphs, graphs_of};
+use collcast_sim::nccl::settings::pair;
 use collcast_sim::nccl::{Environment, NcclSettings, Version};
 use collcast_sim::nccl::{Limits, Plan};
 use collcast_sim::nccl::{PathClass, Transport};
@@ -446,24 +447,62 @@ fn child_hosts_attach_as_the_pattern_says() {
 }
 
 /// Goal: channels and chunks of NVLS on Blackwell follow the NICs since 2.29, as `ncclNvlsTuning` says: two hosts of DGX
-/// B200 (400 Gb/s near their GPUs), four, two and four whose NICs have 800 Gb/s, and those of 2.28, where nothing does.
+/// B200 (400 Gb/s near their GPUs), four, two and four whose NICs have 800 Gb/s, and those of 2.28, where nothing does. 0 is
+/// where those of NVLS tree have no bound of their own.
 #[test]
 fn nvls_of_blackwell_follows_its_nics() {
     for (name, hosts, minor, channels, kib) in [
-        ("dgx-b200", 2, 28, 32, (128, 128)),
+        ("dgx-b200", 2, 28, 32, (128, 0)),
         ("dgx-b200", 4, 28, 32, (128, 64)),
         ("dgx-b200", 2, 29, 32, (128, 64)),
         ("dgx-b200", 4, 29, 24, (128, 64)),
         ("gb300-nvl72", 36, 29, 32, (128, 64)),
-        ("dgx-b200", 1, 29, 24, (128, 128)),
-        ("dgx-h100", 2, 29, 16, (128, 128)),
+        ("dgx-b200", 1, 29, 24, (128, 0)),
+        ("dgx-h100", 2, 29, 16, (128, 0)),
         ("dgx-h100", 4, 29, 16, (128, 64)),
+        ("dgx-h100", 4, 20, 16, (128, 64)),
+        ("dgx-h100", 4, 18, 16, (128, 0)),
     ] {
         let machine = load(name, Some(hosts), None).unwrap();
         let sends = Sends { version: Version::new(2, minor, 0), ..Sends::default() };
         let found = graphs(&machine, machine.ranks(), &Options { sends, ..Options::default() });
         let (chunk, tree_chunk) = found.nvls_chunks;
-        assert_eq!((found.nvls_channels, (chunk.0 >> 10, tree_chunk.0 >> 10)), (channels, kib), "{name} x {hosts}");
+        let tree_chunk = tree_chunk.map_or(0, |bytes| bytes.0 >> 10);
+        assert_eq!((found.nvls_channels, (chunk.0 >> 10, tree_chunk)), (channels, kib), "{name} x {hosts} 2.{minor}");
+    }
+}
+
+/// Goal: bounds of the chunks of NVLS and NVLS tree by version and variables, worked by hand from `src/enqueue.cc` of 2.19.1,
+/// 2.19.3, 2.20 and 2.21.5 (KiB; 0 is none but a step of the FIFO). Four hosts and more have 64 KiB since 2.19.3; 2.20 brought
+/// `NCCL_NVLSTREE_MAX_CHUNKSIZE`; since 2.21 those of NVLS bound NVLS tree too, and `NCCL_NVLS_CHUNKSIZE` sets them.
+#[test]
+fn chunks_of_nvls_follow_the_version() {
+    let profile = Profile::builtin("prior").unwrap();
+    let set = ["NCCL_NVLSTREE_MAX_CHUNKSIZE=524288", "NCCL_NVLS_CHUNKSIZE=262144"];
+    for (version, hosts, pairs, kib) in [
+        ((2, 18, 3), 4, &[][..], (128, 0)),
+        ((2, 19, 1), 4, &[], (128, 0)),
+        ((2, 19, 3), 4, &[], (128, 64)),
+        ((2, 19, 3), 3, &[], (128, 0)),
+        ((2, 19, 3), 4, &set, (128, 64)),
+        ((2, 20, 3), 4, &[], (128, 64)),
+        ((2, 20, 3), 2, &[], (128, 0)),
+        ((2, 20, 3), 4, &set, (128, 512)),
+        ((2, 21, 5), 2, &[], (128, 128)),
+        ((2, 21, 5), 4, &[], (128, 64)),
+        ((2, 21, 5), 4, &set[..1], (128, 128)),
+        ((2, 21, 5), 2, &set[1..], (256, 256)),
+        ((2, 30, 7), 4, &set, (256, 256)),
+    ] {
+        let machine = load("dgx-h100", Some(hosts), None).unwrap();
+        let version = Version::new(version.0, version.1, version.2);
+        let pairs: Vec<_> = pairs.iter().map(|text| pair(text).unwrap()).collect();
+        let nccl = Environment::parse(&pairs, version).unwrap().settings;
+        let settings = Settings { version: Some(version), nccl, ..Settings::default() };
+        let limits = Predictor::new(&machine, &profile).limits(machine.ranks(), &settings);
+        let (chunk, tree) = limits.nvls_chunks;
+        let tree = if tree.0 == u64::MAX { 0 } else { tree.0 >> 10 };
+        assert_eq!((chunk.0 >> 10, tree), kib, "{version} on {hosts} hosts, {pairs:?}");
     }
 }
 

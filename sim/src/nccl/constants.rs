@@ -47,7 +47,7 @@ impl Constants {
             nvls_tree_max: costs.nvls_tree_max[arch][scale],
             nvls_efficiency: match costs.nvls {
                 NvlsSpeed::Efficiency(shares) => Some(shares[arch]),
-                NvlsSpeed::Kept | NvlsSpeed::Graph => None,
+                NvlsSpeed::AsRing(_) | NvlsSpeed::Whole | NvlsSpeed::Graph | NvlsSpeed::Kept => None,
             },
         }
     }

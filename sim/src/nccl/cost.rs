@@ -189,6 +189,17 @@ impl<'a> Model<'a> {
                 return Some("across hosts it needs CollNet (NCCL_COLLNET_ENABLE and a network that reduces)");
             }
         }
+        if gathers(call.collective) {
+            if a == NVLS && graphs.hosts > self.rules.nvls_gathers {
+                return Some(match self.rules.nvls_gathers {
+                    0 => "this version has NVLS for all-reduce only",
+                    _ => "this version gathers and scatters with NVLS on one host only",
+                });
+            }
+            if a == COLLNET_DIRECT && !self.rules.collnet_gathers {
+                return Some("this version has CollNet for all-reduce only");
+            }
+        }
         let in_switches = matches!(a, NVLS | NVLS_TREE | COLLNET_DIRECT | COLLNET_CHAIN);
         if let Some((op, dtype)) = reduction.filter(|_| in_switches)
             && let Some(why) = not_in_switches(matches!(a, NVLS | NVLS_TREE), op, dtype)
@@ -211,8 +222,7 @@ impl<'a> Model<'a> {
     fn ll128_off(&self, a: usize) -> Option<&'static str> {
         let graph = self.graph(a)?;
         let (least_cc, most_cc) = self.graphs.compute_capability;
-        let c2c = !(self.rules.reads_ll128_c2c && self.settings.no_ll128_c2c);
-        let worst = if least_cc >= 90 && c2c { PathClass::Pxn } else { PathClass::Pxb };
+        let worst = if least_cc >= 90 && !self.settings.no_ll128_c2c { PathClass::Pxn } else { PathClass::Pxb };
         if graph.type_inter > worst {
             return Some("LL128 is not safe on the path to the NIC");
         }
@@ -241,8 +251,12 @@ impl<'a> Model<'a> {
         let channels = f64::from(graph.channels);
         let (intra, inter) = (graph.speed_intra as f32, graph.speed_inter as f32);
         let all_reduce = collective == Collective::AllReduce;
-        let gathers = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
+        let gathers = gathers(collective);
         let collnet = matches!(a, COLLNET_DIRECT | COLLNET_CHAIN);
+        let as_ring = match costs.nvls {
+            NvlsSpeed::AsRing(share) => Some(share),
+            _ => None,
+        };
         let speed = match (a, constants.nvls_efficiency) {
             (NVLS | NVLS_TREE, Some(efficiency)) => {
                 let channels = graph.channels as f32;
@@ -252,7 +266,14 @@ impl<'a> Model<'a> {
                 let most = if a == NVLS_TREE { constants.nvls_tree_max as f32 } else { f32::INFINITY };
                 inside.min(between).min(most)
             }
-            (NVLS, None) if all_reduce || costs.nvls == NvlsSpeed::Graph => intra.min(inter),
+            (NVLS | NVLS_TREE, None) if as_ring.is_some() => {
+                if hosts <= 2 {
+                    intra
+                } else {
+                    inter
+                }
+            }
+            (NVLS, None) if all_reduce || costs.nvls != NvlsSpeed::Kept => intra.min(inter),
             (NVLS, None) => (intra * (per_host - 1.0) / per_host).min(inter * 0.9),
             (NVLS_TREE, None) => intra.min(if hosts <= 2 { inter } else { inter / 2.0 }),
             _ if hosts <= 2 || collnet => intra,
@@ -286,6 +307,10 @@ impl<'a> Model<'a> {
                 }
             }
             (PAT, _) => bus = (f64::from(bus) * costs.pat_share) as f32,
+            (COLLNET_DIRECT, _) if gathers && costs.collnet_gathers_inside => {
+                let many = (per_host - 1.0) / 7.0;
+                bus = (f64::from(per_host * intra) * (f64::from(many) * 0.85 + f64::from(1.0 - many) * 0.95)) as f32;
+            }
             (COLLNET_DIRECT, _) if gathers => bus = per_host * intra.min(inter * 0.9),
             (COLLNET_DIRECT, _) => {
                 let mut factor = (f64::from(per_host) / channels) as f32;
@@ -298,11 +323,12 @@ impl<'a> Model<'a> {
             (COLLNET_CHAIN, _) => bus = (f64::from(bus) * costs.collnet_chain_share) as f32,
             _ => {}
         }
-        if gathers && a != RING {
+        if gathers && a != RING && !(a == NVLS && costs.nvls == NvlsSpeed::Whole) {
             return bus;
         }
         let ratio = match a {
-            NVLS | NVLS_TREE if constants.nvls_efficiency.is_none() => 5.0 / 6.0,
+            NVLS_TREE if as_ring.is_some() => 0.7 * f64::from(hosts) / f64::from(2 * hosts.saturating_sub(1)),
+            NVLS | NVLS_TREE if constants.nvls_efficiency.is_none() => as_ring.unwrap_or(5.0 / 6.0),
             RING | NVLS | NVLS_TREE => f64::from(n) / f64::from(steps(collective, n)),
             _ => 0.5,
         };
@@ -321,8 +347,7 @@ impl<'a> Model<'a> {
         let reported = graph.latency_inter as f32;
         let inter = match costs.net_latency {
             NetLatency::Adds => {
-                // One rank a host exposes the whole latency of the network: the row of the tree.
-                let row = if graphs.ranks == hosts { TREE } else { a };
+                let row = if costs.alone_as_tree && graphs.ranks == hosts { TREE } else { a };
                 // Simple also flushes.
                 costs.step[NETWORK][row][p] + reported * if p == SIMPLE { 2.0 } else { 1.0 }
             }
@@ -359,11 +384,15 @@ impl<'a> Model<'a> {
             }
             TREE => base + 2.0 * (neighbours as f32 * intra + depth * inter),
             COLLNET_DIRECT => {
-                let serial = f64::from(neighbours) * 0.4;
+                let serial = f64::from(neighbours) * costs.collnet_direct_serial;
                 let inside = f64::from(neighbours.min(1) as f32 * intra);
                 (f64::from(base) + (2.0 * (inside + serial) + f64::from(inter))) as f32
             }
             COLLNET_CHAIN => base + ((2 * neighbours) as f32 * intra + inter),
+            NVLS | NVLS_TREE if matches!(costs.nvls, NvlsSpeed::AsRing(_)) => {
+                let steps = if a == NVLS { u32::from(hosts > 1) } else { 2 * (hosts - 1) };
+                base + steps as f32 * costs.step[NETWORK][a][p]
+            }
             NVLS if hosts == 1 => intra,
             NVLS => intra + inter,
             NVLS_TREE => base + (intra + 2.0 * depth * inter),
@@ -492,6 +521,10 @@ fn steps(collective: Collective, n: u32) -> u32 {
         Collective::AllGather | Collective::ReduceScatter => n.saturating_sub(1),
         _ => n,
     }
+}
+
+fn gathers(collective: Collective) -> bool {
+    matches!(collective, Collective::AllGather | Collective::ReduceScatter)
 }
 
 /// Whether NCCL has a kernel (`src/device/generate.py`).

@@ -249,8 +249,8 @@ impl Blocks {
     /// As many channels, and then threads, as have enough to do.
     fn new(call: &Call, algorithm: Algorithm, protocol: Protocol, bytes: u64, limits: &Limits) -> Self {
         let rules = Rules::of(limits.version).cut;
-        let in_turn = rules.tree_in_turn && algorithm == Algorithm::Tree;
-        let like = if in_turn { Algorithm::Ring } else { algorithm };
+        let as_ring = rules.tree_threads_of_ring && algorithm == Algorithm::Tree;
+        let like = if as_ring { Algorithm::Ring } else { algorithm };
         let full_threads = u64::from(limits.threads.unwrap_or(default_threads(like, protocol)).clamp(32, 1024));
         // One rank copies, in one go.
         let most = if call.ranks == 1 { 1 } else { limits.channels.max(1) };
@@ -279,7 +279,7 @@ impl Blocks {
         if direct && (17..=24).contains(&channels) {
             channels = 16;
         }
-        if in_turn || matches!(algorithm, Algorithm::Ring | Algorithm::CollnetChain | Algorithm::CollTree) {
+        if as_ring || matches!(algorithm, Algorithm::Ring | Algorithm::CollnetChain | Algorithm::CollTree) {
             while bytes < channels * threads * threshold && threads % 128 == 0 {
                 threads /= 2;
             }
@@ -332,7 +332,7 @@ fn chunk(
     let hosts = limits.hosts.max(1);
     match (algorithm, protocol) {
         (Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect | Algorithm::CollnetChain, _) => {
-            chunk = in_switch_chunk(algorithm, bytes, channels, limits).min(most);
+            chunk = in_switch_chunk(algorithm, (bytes, channels), most, limits);
         }
         (Algorithm::Tree, Protocol::Ll128) => {
             let each = f64::from(call.ranks) / f64::from(hosts);
@@ -375,9 +375,9 @@ pub(super) fn worthwhile(most: u64, bytes: u64, per_channel: u64) -> u64 {
     most.min(bytes / per_channel.max(1)).max(1)
 }
 
-/// Bytes of a chunk of NVLS, NVLS tree and CollNet (`src/enqueue.cc`). NCCL also lowers that of
+/// Bytes of a chunk of NVLS, NVLS tree and CollNet, at most `most` (`src/enqueue.cc`). NCCL also lowers that of
 /// NVLS over several hosts where its own model says less than 150 GB/s, which is left out.
-fn in_switch_chunk(algorithm: Algorithm, bytes: u64, channels: u64, limits: &Limits) -> u64 {
+fn in_switch_chunk(algorithm: Algorithm, (bytes, channels): (u64, u64), most: u64, limits: &Limits) -> u64 {
     let heads = u64::from(limits.ranks_per_host.max(1)).min(MAX_NVLS_HEADS as u64);
     // All channels times all heads, and the rule compares the whole message.
     let parts = channels * if algorithm == Algorithm::CollnetChain { 1 } else { heads };
@@ -386,7 +386,7 @@ fn in_switch_chunk(algorithm: Algorithm, bytes: u64, channels: u64, limits: &Lim
     let mut chunk;
     match algorithm {
         Algorithm::Nvls => {
-            chunk = limits.nvls_chunks.0.0;
+            chunk = limits.nvls_chunks.0.0.min(most);
             for (times, smaller) in [(64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB)] {
                 if below(times, chunk) {
                     chunk = chunk.min(smaller);
@@ -394,7 +394,7 @@ fn in_switch_chunk(algorithm: Algorithm, bytes: u64, channels: u64, limits: &Lim
             }
         }
         Algorithm::NvlsTree => {
-            chunk = limits.nvls_chunks.1.0;
+            chunk = limits.nvls_chunks.1.0.min(most);
             for (times, smaller) in [(32, 256 * KIB), (16, 128 * KIB), (4, 64 * KIB), (1, 32 * KIB)] {
                 if below(times, chunk) {
                     chunk = chunk.min(smaller);
@@ -405,7 +405,7 @@ fn in_switch_chunk(algorithm: Algorithm, bytes: u64, channels: u64, limits: &Lim
             let chain = algorithm == Algorithm::CollnetChain;
             let local = u64::from(limits.ranks_per_host);
             let depth = if chain { local } else { local.min(2) };
-            chunk = if chain { 256 * KIB } else { 512 * KIB };
+            chunk = most.min(if chain { 256 * KIB } else { 512 * KIB });
             for (times, least) in [(64, 128 * KIB), (8, 64 * KIB), (if chain { 1 } else { 8 }, 32 * KIB)] {
                 while below(depth * times, chunk) && chunk > least {
                     chunk /= 2;
@@ -534,12 +534,20 @@ mod tests {
         {
             assert_eq!(chunk(Algorithm::NvlsTree, hosts, size), kib);
         }
+        // A step of the FIFO bounds what has no bound of its own.
+        let call = |size| Call::of_size(Collective::AllReduce, 32, Bytes(size), DataType::Float32);
+        let unbound = (Bytes(128 << 10), Bytes(u64::MAX));
+        let limits = Limits { channels: 16, hosts: 4, nvls_chunks: unbound, ..Limits::default() };
+        for (size, kib) in [(2 << 30, 512), ((2 << 30) - 4, 256), ((512 << 20) - 4, 128)] {
+            let plan = Plan::new(&call(size), Algorithm::NvlsTree, Protocol::Simple, &limits);
+            assert_eq!((4 * plan.chunk) >> 10, kib, "{size}");
+        }
     }
 
     /// Goal: the parts of channels by version, worked by hand. 128 KiB of all-reduce with LL128 suffice for 24 channels
     /// (5 KiB each); cells have 16 KiB (32 KiB of traffic), 8 KiB, 16 B, or 480 B of each of 20 warps, which are also
-    /// what the chunks of 2.21 are rounded up to. 64 KiB of tree/LL are enough for 12; 2.21 gives each a multiple of
-    /// 8 B of each of 640 threads, LL counts for four times from 2.26 on.
+    /// what the chunks of 2.21 are rounded up to. 64 KiB of tree/LL are enough for 12; 2.21 has the 512 threads of rings,
+    /// 8 B each a unit, and 16. LL counts for four times from 2.26 on.
     #[test]
     fn versions_deal_by_their_own_rules() {
         let plan = |version, algorithm, protocol, size| {
@@ -562,7 +570,7 @@ mod tests {
         // Four bytes beyond 24 cells: NCCL rounds the traffic of a channel down, to one cell.
         assert_eq!(plan(Version::new(2, 28, 9), Algorithm::Ring, Protocol::Ll128, 196_612).channels, 24);
         let tree = |minor| plan(Version::new(2, minor, 0), Algorithm::Tree, Protocol::Ll, 64 << 10).channels;
-        assert_eq!([21, 22, 25, 26, 28, 29].map(tree), [7, 12, 8, 11, 11, 8]);
+        assert_eq!([21, 22, 25, 26, 28, 29].map(tree), [16, 12, 8, 11, 11, 8]);
     }
 
     /// Goal: send and receive by NCCL's rule, worked by hand: (channels in all and to a peer, ranks, bytes

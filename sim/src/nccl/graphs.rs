@@ -92,7 +92,7 @@ pub struct Graphs {
     /// Channels of the communicator for NVLS and NVLS tree.
     pub nvls_channels: u32,
     /// Most bytes of a chunk of NVLS and of NVLS tree.
-    pub nvls_chunks: (Bytes, Bytes),
+    pub nvls_chunks: (Bytes, Option<Bytes>),
     /// Channels of the communicator for send and receive, and those for one peer.
     pub p2p_channels: (u32, u32),
 }

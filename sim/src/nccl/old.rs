@@ -1,14 +1,16 @@
-//! What only old versions of NCCL do: before 2.22, before 2.20 and before 2.18. One place, so that they can be let go.
+//! What only old versions of NCCL do: before 2.22, before 2.20 and before 2.19. One place, so that they can be let go.
 //!
 //! Who lets them go deletes this file, [`Old`](super::plan::Old) and [`Dealing::ByLoops`] of a plan, the fields of
 //! [`Rules`] that are set here, and, in turn with each of them, what asks for it.
 //!
-//! Source: NCCL 2.21.5, 2.18.3, 2.17.1 and 2.8.4 `src/enqueue.cc`, `src/graph/tuning.cc`, `src/collectives/device`,
-//! restated. Nothing in between was read: 2.9 to 2.12 have the cost model of 2.8.4, 2.13 to 2.16 that of 2.17.
+//! Source: `src/graph/tuning.cc`, `src/enqueue.cc` and `src/collectives/device` of NCCL, restated: of the versions up to
+//! 2.21.5 that [`Version::READ`](super::Version::READ) lists, and `src/enqueue.cc` of 2.19.1 and 2.19.3. Others have rules
+//! between those: 2.9 to 2.12 the cost model of 2.8.4, 2.13 to 2.16 that of 2.17.1, 2.19 that of 2.20.3.
 
 use super::plan::{Dealing, Plan};
-use super::rules::{Costs, Cut, Deals, NetLatency, Rules};
-use super::tables::{COLLNET_CHAIN, COLLNET_DIRECT, LL, LL128, NETWORK, NVLINK, NVLS, RING, SIMPLE, TREE};
+use super::rules::{Costs, Cut, Deals, NetLatency, NvlsSpeed, Rules};
+use super::tables::{COLLNET_CHAIN, COLLNET_DIRECT, LL, LL128, NETWORK, NVLINK, NVLS, NVLS_TREE, RING, SIMPLE, TREE};
+use super::version::Version;
 use crate::call::Call;
 use crate::collective::{Algorithm, Collective, Protocol};
 
@@ -70,7 +72,7 @@ fn grid_bytes(algorithm: Algorithm, protocol: Protocol, collective: Collective, 
     }
 }
 
-/// Chunks of tree/Simple, in bytes: as many as fill the way through the tree. 2.17 has this rule, 2.21 has not.
+/// Chunks of tree/Simple, in bytes: as many as fill the way through the tree. 2.19.3 has this rule, 2.20 has not.
 pub(super) fn tree_chunk(call: &Call, bytes: u64, channels: u64, mut chunk: u64, hosts: u32) -> u64 {
     let depth = u64::from(call.ranks / hosts).saturating_sub(1) + u64::from(hosts.ilog2());
     for (loops, least) in [(8, 128 << 10), (4, 64 << 10), (1, 32 << 10)] {
@@ -81,20 +83,24 @@ pub(super) fn tree_chunk(call: &Call, bytes: u64, channels: u64, mut chunk: u64,
     chunk
 }
 
-/// The rules of a version before 2.18, given what later ones would do.
+/// The rules of a version before 2.19, given what later ones would do.
 pub(super) fn amend(mut rules: Rules) -> Rules {
     let version = rules.version;
+    costs_of_2_18(&mut rules.costs, version);
+    if version.since(18) {
+        return rules;
+    }
+    // It has one host.
+    rules.nvls_gathers = 1;
     // NCCL's release notes.
     rules.algorithms[NVLS] = version.since(17);
     rules.cut = Cut {
-        // 2.8 `src/collectives/device/all_reduce.h` splits the threads of LL128 alone; its `src/enqueue.cc` gives trees the
-        // threads of rings, fewer where a call is small.
+        // 2.8 `src/collectives/device/all_reduce.h` splits the threads of LL128 alone.
         tree_in_turn: !version.since(10),
-        // 2.21 has no such rule, 2.17 has.
-        tree_fills_depth: true,
         least_threads: if version.since(9) { rules.cut.least_threads } else { 0 },
         // 2.8.4 `load_coll` in `src/collectives/device/common.h`; later versions pass it with the launch.
         fetches_work: !version.since(9),
+        ..rules.cut
     };
     costs(&mut rules.costs);
     if !version.since(13) {
@@ -103,8 +109,36 @@ pub(super) fn amend(mut rules: Rules) -> Rules {
     rules
 }
 
-/// The cost model of 2.17.
+/// The cost model of 2.18.1 and 2.18.3.
+fn costs_of_2_18(costs: &mut Costs, version: Version) {
+    for (a, kinds) in [
+        (COLLNET_DIRECT, [8., 8., 10.7]),
+        (COLLNET_CHAIN, [4.75, 8., 14.]),
+        (NVLS, [0., 0., 18.]),
+        (NVLS_TREE, [0., 0., 19.]),
+    ] {
+        for (kind, latency) in costs.step.iter_mut().zip(kinds) {
+            kind[a][SIMPLE] = latency;
+        }
+    }
+    (costs.base[NVLS][SIMPLE], costs.base[NVLS_TREE][SIMPLE]) = (23., 23.);
+    costs.collnet_direct_serial = 0.5;
+    if version >= Version::new(2, 18, 3) {
+        costs.nvls = NvlsSpeed::AsRing(5.0 / 6.0);
+        for (kind, latency) in costs.step.iter_mut().zip([4., 6., 14.]) {
+            kind[TREE][SIMPLE] = latency;
+        }
+    } else {
+        costs.nvls = NvlsSpeed::AsRing(0.75);
+        costs.tree_max[2][2] = 33.;
+        costs.tree_ll128_max[2] = [36.7; 3];
+        costs.one_gpu_tree_share = 1.0;
+    }
+}
+
+/// The cost model of 2.17, given that of 2.18.1.
 fn costs(costs: &mut Costs) {
+    costs.base[NVLS][SIMPLE] = 40.;
     costs.base[TREE] = [4.4, 4.4, 0.];
     costs.base[RING] = [3.6, 10., 8.4];
     costs.step[NVLINK][TREE][LL] = 0.52;
@@ -117,10 +151,6 @@ fn costs(costs: &mut Costs) {
         }
     }
     costs.bus_max = [f32::INFINITY, 235., 370., 370.];
-    costs.tree_max[2][2] = 33.;
-    costs.tree_ll128_max[2] = [36.7; 3];
-    costs.ring_ll_share = [1.0 / 4.0, 1.0 / 3.0];
-    costs.one_gpu_tree_share = 1.0;
     costs.collnet_direct_hopper_share = 1.0;
     costs.collnet_chain_share = 0.75;
     costs.ll_step_over_hosts = 1.8;

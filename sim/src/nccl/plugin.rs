@@ -1,6 +1,7 @@
 //! Network plugins: what only they reach, what they set before NCCL reads its variables, and what keeps them from it.
 
 use super::aws;
+use super::rules::Rules;
 use super::version::Version;
 use crate::topology::{LinkKind, Nic, Topology};
 
@@ -40,12 +41,13 @@ pub fn without_efa(provider: &str) -> bool {
     !provider.trim().is_empty() && named == others
 }
 
-/// The variables that NCCL of a version finds on a machine where it is told some: what its plugin sets, then what the machine
-/// says, then those. Of a name given twice the last counts.
+/// The variables that NCCL of a version finds on a machine where it is told some: what its plugin sets and that version
+/// reads, then what the machine says, then those. Of a name given twice the last counts.
 pub fn environment(topology: &Topology, version: Version, told: &[(String, String)]) -> Vec<(String, String)> {
     let own = || topology.software.env.iter().chain(told).cloned();
     let named = own().rfind(|(name, _)| name == "NCCL_NET_PLUGIN");
     let loaded = named.is_none_or(|(_, value)| !value.eq_ignore_ascii_case("none"));
-    let set = aws::settings(topology, version).filter(|_| loaded);
+    let unread = Rules::of(version).unread;
+    let set = aws::settings(topology, version).filter(|(name, _)| loaded && !unread.contains(name));
     set.map(|(name, value)| (name.to_owned(), value.to_owned())).chain(own()).collect()
 }

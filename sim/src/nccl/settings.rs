@@ -10,6 +10,7 @@ use std::path::Path;
 use thiserror::Error;
 
 use super::parameters::{Parameter, is_of_plugin, strtoll};
+use super::rules::Rules;
 use super::selection::{Listed, Selection, SelectionError};
 use super::tables::{LL, LL128, SIMPLE};
 use super::transport::Transport;
@@ -239,6 +240,10 @@ impl Environment {
 
     fn read(&mut self, name: &str, value: &str, version: Version) -> Result<(), SettingsError> {
         match name {
+            _ if Rules::of(version).unread.contains(&name) => {
+                self.warnings.push(format!("{name} has no effect: NCCL {version} does not read it, later versions do"));
+                self.ignored.push(name.to_owned());
+            }
             "NCCL_ALGO" => self.settings.algorithms = self.selection("NCCL_ALGO", value, version)?,
             "NCCL_PROTO" => self.settings.protocols = self.selection("NCCL_PROTO", value, version)?,
             "NCCL_MIN_NCHANNELS" | "NCCL_MIN_NRINGS" => self.settings.min_channels = self.count(name, value),
@@ -308,12 +313,17 @@ impl Environment {
     }
 
     fn without_effect(&mut self, name: &str) {
-        let of_nccl = |word: &str| word.starts_with("NCCL_") || word.starts_with("OFI_NCCL_");
+        // In whatever case: NCCL reads capitals alone.
+        let of_nccl = |word: &str| {
+            let word = word.to_ascii_uppercase();
+            word.starts_with("NCCL_") || word.starts_with("OFI_NCCL_")
+        };
+        let is_read = |known: &&str| Parameter::of(known).is_some_and(Parameter::is_read);
         match Parameter::of(name) {
             None if is_of_plugin(name) => self.ignored.push(name.to_owned()),
             // Blanks in a name come from a file of NCCL's own.
             None if name.split_whitespace().any(of_nccl) => {
-                let near = nearest(name, Parameter::names());
+                let near = nearest(name, Parameter::names().filter(is_read));
                 let near = near.map(|near| format!(", did you mean {near}?")).unwrap_or_default();
                 let name = if name.contains(char::is_whitespace) { format!("`{name}`") } else { name.to_owned() };
                 self.warnings.push(format!("{name} is not a variable of NCCL, which passes over it in silence{near}"));
@@ -447,6 +457,27 @@ mod tests {
         Environment::parse(&pairs, Version::NEWEST).unwrap()
     }
 
+    /// Goal: a variable that a version does not read changes nothing and is told: `NCCL_NVLSTREE_MAX_CHUNKSIZE` came with
+    /// 2.20, `NCCL_NVLS_CHUNKSIZE` with 2.21, `NCCL_LL128_C2C` with 2.27.
+    #[test]
+    fn variables_of_later_versions_have_no_effect() -> Result<(), SettingsError> {
+        let texts = ["NCCL_NVLSTREE_MAX_CHUNKSIZE=524288", "NCCL_NVLS_CHUNKSIZE=262144", "NCCL_LL128_C2C=0"];
+        let pairs = texts.into_iter().map(pair).collect::<Result<Vec<_>, _>>()?;
+        let (most, chunk) = (Some(Bytes(512 << 10)), Some(Bytes(256 << 10)));
+        for (version, chunks, c2c_off) in [
+            (Version::new(2, 19, 3), [None, None], false),
+            (Version::new(2, 20, 3), [None, most], false),
+            (Version::new(2, 21, 5), [chunk, most], false),
+            (Version::new(2, 27, 3), [chunk, most], true),
+        ] {
+            let told = Environment::parse(&pairs, version)?;
+            assert_eq!((told.settings.nvls_chunks, told.settings.no_ll128_c2c), (chunks, c2c_off), "{version}");
+            let unread = 3 - chunks.iter().flatten().count() - usize::from(c2c_off);
+            assert_eq!((told.warnings.len(), told.ignored.len()), (unread, unread), "{version}: {:?}", told.warnings);
+        }
+        Ok(())
+    }
+
     /// Goal: each variable lands in its setting.
     #[test]
     fn variables_become_settings() {
@@ -517,6 +548,31 @@ mod tests {
         let pairs = [("NCCL_ALGO".to_owned(), "rong".to_owned())];
         assert!(Environment::parse(&pairs, Version::NEWEST).unwrap_err().to_string().contains("did you mean `Ring`"));
         assert!(!Environment::parse(&pairs, Version::new(2, 20, 5)).unwrap().warnings.is_empty());
+    }
+
+    /// Goal: who misspells a name is told one that NCCL reads, and names in small letters are none. `NCCL_ROOT` is of builds.
+    #[test]
+    fn guesses_are_names_that_nccl_reads() {
+        for (given, name, guess) in [
+            ("NCCL_FOO=1", "NCCL_FOO", None),
+            ("nccl_algo=ring", "nccl_algo", Some("NCCL_ALGO")),
+            ("Nccl_Proto=LL", "Nccl_Proto", Some("NCCL_PROTO")),
+            ("ofi_nccl_protocol=RDMA", "ofi_nccl_protocol", Some("OFI_NCCL_PROTOCOL")),
+        ] {
+            let got = environment(&[given]);
+            assert_eq!(got.warnings.len(), 1, "{:?}", got.warnings);
+            let begin = format!("{name} is not a variable of NCCL, which passes over it in silence");
+            assert!(
+                got.warnings[0].starts_with(&begin) && !got.warnings[0].contains("NCCL_ROOT"),
+                "{:?}",
+                got.warnings
+            );
+            assert!(
+                guess.is_none_or(|guess| got.warnings[0].ends_with(&format!(", did you mean {guess}?"))),
+                "{got:?}"
+            );
+            assert_eq!(got.settings, NcclSettings::default(), "{given}");
+        }
     }
 
     /// Goal: environment files of shells and of NCCL are read, each as its reader does.

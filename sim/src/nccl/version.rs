@@ -38,6 +38,25 @@ impl Version {
     /// The last whose constants are known here.
     pub const NEWEST: Self = Self::new(2, 30, 7);
 
+    /// Those whose cost model (`src/graph/tuning.cc`) was read, in order; that of 2.28.9 was checked against its log, cell by
+    /// cell. Others have rules between those of their neighbours here.
+    pub const READ: [Self; 14] = [
+        Self::new(2, 8, 4),
+        Self::new(2, 17, 1),
+        Self::new(2, 18, 1),
+        Self::new(2, 18, 3),
+        Self::new(2, 20, 3),
+        Self::new(2, 20, 5),
+        Self::new(2, 21, 5),
+        Self::new(2, 22, 3),
+        Self::new(2, 23, 4),
+        Self::new(2, 25, 1),
+        Self::new(2, 26, 2),
+        Self::new(2, 28, 3),
+        Self::new(2, 28, 9),
+        Self::NEWEST,
+    ];
+
     /// The first that the rules of the oldest known one stand in for: LL128 and the choice among algorithms.
     const OLDEST_ASKED: Self = Self::new(2, 5, 0);
 
@@ -70,15 +89,28 @@ impl Version {
         self >= Self::new(2, minor, 0)
     }
 
-    /// The version whose rules are used for this one, and what to say where it is another.
+    /// The version whose rules are used for this one.
+    pub fn nearest(self) -> Self {
+        self.clamp(Self::OLDEST, Self::NEWEST)
+    }
+
+    /// The same, and what to say where it is another, or one that was not read.
     pub fn covered(self) -> (Self, Option<String>) {
-        let nearest = self.clamp(Self::OLDEST, Self::NEWEST);
+        let nearest = self.nearest();
         // A later patch of the newest release is that release.
-        if nearest == self || (self.major, self.minor) == (Self::NEWEST.major, Self::NEWEST.minor) {
+        if Self::READ.contains(&self) || (nearest < self && self.minor == nearest.minor) {
             return (nearest, None);
         }
-        let side = if self > nearest { "newer" } else { "older" };
-        (nearest, Some(format!("NCCL {self} is {side} than what is known here; the rules of {nearest} are used")))
+        let note = if nearest == self {
+            let before = Self::READ.iter().rfind(|read| **read < self).map(|read| format!("{read} and "));
+            let after = Self::READ.iter().find(|read| **read > self).unwrap_or(&Self::NEWEST);
+            let before = before.unwrap_or_default();
+            format!("NCCL {self}: its source was not read; its rules are taken from {before}{after}")
+        } else {
+            let side = if self > nearest { "newer" } else { "older" };
+            format!("NCCL {self} is {side} than what is known here; the rules of {nearest} are used")
+        };
+        (nearest, Some(note))
     }
 }
 
@@ -121,7 +153,17 @@ mod tests {
         let version = |text: &str| text.parse::<Version>().unwrap();
         assert!(version("2.9.6") < version("2.18.1"));
         assert_eq!(version("v2.28.9-1+cuda13.0"), Version::new(2, 28, 9));
-        assert_eq!(version("2.18").covered(), (Version::new(2, 18, 0), None));
+        assert_eq!(version("2.18.3").covered(), (Version::new(2, 18, 3), None));
+        for (text, read) in [
+            ("2.8", "taken from 2.8.4"),
+            ("2.19.3", "taken from 2.18.3 and 2.20.3"),
+            ("2.30.3", "taken from 2.28.9 and 2.30.7"),
+        ] {
+            let (used, note) = version(text).covered();
+            assert_eq!(used, version(text));
+            assert!(note.is_some_and(|note| note.contains(read)), "{text}");
+        }
+        assert!(Version::READ.is_sorted());
         assert_eq!(version("2.30.9").covered(), (Version::NEWEST, None));
         let (used, note) = version("2.31.1").covered();
         assert_eq!(used, Version::NEWEST);

@@ -10,10 +10,11 @@ use crate::collective::{Algorithm, Launch, Protocol};
 use crate::ids::Rank;
 use crate::nccl::cost::place;
 use crate::nccl::plan::{P2P_CHUNK, P2P_CHUNK_NVLINK};
-use crate::nccl::rules::Rules;
+use crate::nccl::rules::{NvlsTreeChunks, Rules};
 use crate::nccl::{Cell, Decision, Graphs, Layer, Limits, Model, NothingLeft, PathClass, Plan, Selection, Version};
 use crate::network::{check_multicast, check_sharp};
 use crate::schedule::{check_fits, check_supported, valid_algorithms, valid_protocols};
+use crate::units::Bytes;
 
 /// What a choice came down to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +42,7 @@ impl Predictor<'_> {
     /// What NCCL's cut of a call may use, whatever algorithm and protocol.
     pub fn limits(&self, ranks: u32, settings: &Settings) -> Limits {
         let graphs = self.graph(ranks, settings);
-        let nccl = &settings.nccl;
+        let (nccl, version) = (&settings.nccl, self.version(settings));
         Limits {
             channels: settings.channels.unwrap_or_else(|| self.model(&graphs, settings).channels()).max(1),
             exact_channels: settings.channels.is_some(),
@@ -59,13 +60,19 @@ impl Predictor<'_> {
             },
             network: graphs.hosts > 1,
             nvls_chunks: {
-                let (chunk, tree_chunk) = graphs.nvls_chunks;
+                let (chunk, tree_most) = graphs.nvls_chunks;
                 let [told, told_tree] = nccl.nvls_chunks;
-                (told.unwrap_or(chunk), told_tree.unwrap_or(tree_chunk))
+                let chunk = told.unwrap_or(chunk);
+                let tree = match Rules::of(version).nvls_tree_chunks {
+                    NvlsTreeChunks::NvlsOrLess => chunk,
+                    // The cut has a step of the FIFO at most.
+                    NvlsTreeChunks::Step | NvlsTreeChunks::StepOrLess => Bytes(u64::MAX),
+                };
+                (chunk, told_tree.or(tree_most).map_or(tree, |most| most.min(tree)))
             },
             hosts: graphs.hosts,
             ranks_per_host: graphs.ranks_per_host.0,
-            version: self.version(settings),
+            version,
             spread: settings.spread,
         }
     }

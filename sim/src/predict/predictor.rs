@@ -155,7 +155,7 @@ impl<'a> Predictor<'a> {
 
     /// The version of NCCL whose rules hold: the user's, the machine's, or the newest known.
     pub fn version(&self, settings: &Settings) -> Version {
-        settings.version.or(self.topology.software.nccl).unwrap_or_default().covered().0
+        settings.version.or(self.topology.software.nccl).unwrap_or_default().nearest()
     }
 
     pub(super) fn check_ranks(&self, call: &Call, settings: &Settings) -> Result<(), PredictError> {

@@ -1,7 +1,7 @@
 //! The constants and rules of NCCL's cost model by version.
 //!
 //! Source: NCCL 2.30.7 `src/graph/tuning.cc`; differences of earlier versions from the same
-//! file of 2.18 to 2.29 as far as known, each beside its constant. Latencies in
+//! file of those that [`Version::READ`] lists, each beside its constant. Latencies in
 //! microseconds, bandwidths in GB/s, protocols in the order LL, LL128, Simple.
 
 use crate::nccl::tables::{SIMPLE, TREE};
@@ -48,12 +48,19 @@ pub(crate) struct Costs {
     pub(crate) one_gpu_tree_share: f64,
     /// Share that CollNet direct keeps from Hopper on.
     pub(crate) collnet_direct_hopper_share: f64,
+    /// Latency of each further rank of a host with CollNet direct.
+    pub(crate) collnet_direct_serial: f64,
+    /// CollNet direct gathers and scatters as fast as its graph inside hosts, less by a share for ranks of a host: 0.95 of
+    /// one, 0.85 of eight. Later versions also ask the network.
+    pub(crate) collnet_gathers_inside: bool,
     /// Share that CollNet chain keeps.
     pub(crate) collnet_chain_share: f64,
     /// How much longer steps of LL inside hosts take where there are several.
     pub(crate) ll_step_over_hosts: f32,
     /// What the latency that a network reports does.
     pub(crate) net_latency: NetLatency,
+    /// One rank a host exposes the whole latency of the network: the row of the tree.
+    pub(crate) alone_as_tree: bool,
     /// The time in which a CPU posts a message bounds the steps of rings over several hosts.
     pub(crate) posts: bool,
     /// All-reduce's rings count a step over the network for each host, twice; otherwise for each but one.
@@ -72,7 +79,11 @@ pub(crate) struct Costs {
 /// How fast NVLS is taken to be.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum NvlsSpeed {
-    /// As its graph, for every collective.
+    /// As rings on its graph, of which NVLS keeps a share and NVLS tree 0.7; their latencies are fixed.
+    AsRing(f64),
+    /// As its graph, of which every collective keeps 5/6.
+    Whole,
+    /// As its graph, of which only all-reduce keeps 5/6.
     Graph,
     /// As its graph for all-reduce, less for what stays on its rank for gathering and scattering.
     Kept,
@@ -149,17 +160,21 @@ impl Costs {
             nvls: match version {
                 _ if version.since(28) => NvlsSpeed::Efficiency(NVLS_EFFICIENCY),
                 _ if version.since(27) => NvlsSpeed::Kept,
-                _ => NvlsSpeed::Graph,
+                _ if version.since(23) => NvlsSpeed::Graph,
+                _ => NvlsSpeed::Whole,
             },
             pat_share: if version.since(24) { 0.75 } else { 0.85 },
-            ring_ll_share: [0.5; 2],
+            ring_ll_share: if version.since(21) { [0.5; 2] } else { [1.0 / 4.0, 1.0 / 3.0] },
             ring_ll128_share_alone: if version.since(23) { 0.92 } else { 0.7 },
             tree_ll128_share: 120.0 / 128.0,
             one_gpu_tree_share: 0.85,
             collnet_direct_hopper_share: 0.85,
+            collnet_direct_serial: 0.4,
+            collnet_gathers_inside: !version.since(27),
             collnet_chain_share: 1.0,
             ll_step_over_hosts: 1.0,
             net_latency: NetLatency::Adds,
+            alone_as_tree: version.since(23),
             posts: true,
             ring_counts_all_hosts: !version.since(23),
             tree_correction: TREE_CORRECTION,
@@ -178,8 +193,9 @@ fn latencies(version: Version) -> ([[f32; 3]; 7], [[[f32; 3]; 7]; 3]) {
         [tree, ring, rest[0], rest[1], rest[2], rest[3], [0., 0., pat]]
     };
     let nvls_tree_step = if version.since(29) { 20.9 } else { 14. };
+    let nvls = if version.since(21) { 25. } else { 23. };
     let mut step = [
-        row_of([0.6, 1.25, 4.], [0.6, 1.9, 3.4], collnet_nvls(3.7, 2.8, 25., 25.), 4.),
+        row_of([0.6, 1.25, 4.], [0.6, 1.9, 3.4], collnet_nvls(3.7, 2.8, nvls, nvls), 4.),
         row_of([1., 1.9, 4.], [1., 2.5, 5.7], collnet_nvls(3.7, 2.8, 0., 0.), 4.),
         row_of([5., 8.5, 14.], [2.7, 4., 14.], collnet_nvls(31., 30., 18., nvls_tree_step), 14.),
     ];

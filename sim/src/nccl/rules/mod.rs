@@ -1,7 +1,7 @@
 //! What a version of NCCL does, as data: the one place that compares versions.
 //!
 //! Newer versions change the fields of [`Rules`] here, those of the cost model in `costs.rs`. What only versions before
-//! 2.18 do is in `nccl/old.rs`.
+//! 2.19 do is in `nccl/old.rs`.
 
 mod costs;
 mod record;
@@ -12,12 +12,12 @@ use super::transport::Ports;
 use super::version::Version;
 
 pub(crate) use costs::{Costs, NetLatency, NvlsSpeed};
-pub use record::{Cut, Dealing, Deals, Fallback, Float8, Rules, TunerInterface};
+pub use record::{Cut, Dealing, Deals, Fallback, Float8, NvlsTreeChunks, Rules, TunerInterface};
 
 impl Rules {
-    /// The rules of a version, or of the nearest that is known ([`Version::covered`]).
+    /// The rules of a version, or of the nearest that is known ([`Version::nearest`]).
     pub fn of(version: Version) -> Self {
-        let version = version.covered().0;
+        let version = version.nearest();
         let mut algorithms = [true; 7];
         // NCCL's release notes: NVLS tree came with 2.18, PAT with 2.23.
         algorithms[NVLS_TREE] = version.since(18);
@@ -43,7 +43,13 @@ impl Rules {
                 _ if version >= Version::new(2, 21, 5) => TunerInterface::Pair,
                 _ => TunerInterface::None,
             },
-            reads_ll128_c2c: version.since(27),
+            // 2.20.3 and 2.21.5 `src/enqueue.cc` and `src/transport/nvls.cc`; `src/graph/tuning.cc`.
+            unread: match version {
+                _ if version.since(27) => &[],
+                _ if version.since(21) => &["NCCL_LL128_C2C"],
+                _ if version.since(20) => &["NCCL_LL128_C2C", "NCCL_NVLS_CHUNKSIZE"],
+                _ => &["NCCL_LL128_C2C", "NCCL_NVLS_CHUNKSIZE", "NCCL_NVLSTREE_MAX_CHUNKSIZE"],
+            },
             ll128_kinds: match version {
                 _ if version.since(27) => None,
                 _ if version.since(25) => Some(&[70, 80, 90, 100, 120]),
@@ -56,7 +62,27 @@ impl Rules {
                 _ if version.since(24) => Float8::CollectivesFromHopper,
                 _ => Float8::None,
             },
-            cut: Cut { tree_in_turn: false, tree_fills_depth: false, least_threads: 96, fetches_work: false },
+            // Read in 2.18.1, 2.19.3 and 2.26.2; the cost model of 2.27 has more hosts.
+            nvls_gathers: match version {
+                _ if version.since(27) => u32::MAX,
+                _ if version.since(19) => 1,
+                _ => 0,
+            },
+            collnet_gathers: version.since(20),
+            nvls_tree_chunks: match version {
+                _ if version.since(21) => NvlsTreeChunks::NvlsOrLess,
+                _ if version >= Version::new(2, 19, 3) => NvlsTreeChunks::StepOrLess,
+                _ => NvlsTreeChunks::Step,
+            },
+            cut: Cut {
+                tree_in_turn: false,
+                // 2.21.5 has it, 2.22.3 has not.
+                tree_threads_of_ring: !version.since(22),
+                // 2.19.3 has it, 2.20 has not.
+                tree_fills_depth: !version.since(20),
+                least_threads: 96,
+                fetches_work: false,
+            },
             dealing: Dealing {
                 deals: match version {
                     _ if version.since(22) => Deals::Traffic,
@@ -74,7 +100,7 @@ impl Rules {
             },
             costs: Costs::of(version),
         };
-        if version.since(18) { rules } else { old::amend(rules) }
+        if version.since(19) { rules } else { old::amend(rules) }
     }
 }
 
@@ -90,7 +116,8 @@ mod tests {
         assert_eq!(Rules::of(Version::new(2, 99, 0)), Rules::of(Version::NEWEST));
         assert!(rules(8).cut.fetches_work && !rules(9).cut.fetches_work);
         assert!(rules(9).cut.tree_in_turn && !rules(10).cut.tree_in_turn);
-        assert!(rules(17).cut.tree_fills_depth && !rules(18).cut.tree_fills_depth);
+        assert!(rules(19).cut.tree_fills_depth && !rules(20).cut.tree_fills_depth);
+        assert!(rules(21).cut.tree_threads_of_ring && !rules(22).cut.tree_threads_of_ring);
         assert_eq!(
             [19, 20, 22].map(|minor| rules(minor).dealing.deals),
             [Deals::Loops, Deals::Aligned, Deals::Traffic]

@@ -24,9 +24,8 @@ pub struct Rules {
     pub fallback: Fallback,
     /// What a tuner plugin is asked (`src/plugin/tuner.cc`).
     pub tuner: TunerInterface,
-    /// `NCCL_LL128_C2C` is read (`src/graph/tuning.cc`): LL128 over a CPU's chip-to-chip link to the NIC can be
-    /// switched off.
-    pub reads_ll128_c2c: bool,
+    /// Variables that later versions read and it does not.
+    pub unread: &'static [&'static str],
     /// Compute capabilities with LL128; `None` for all from 7.0 on (`src/graph/tuning.cc`).
     pub ll128_kinds: Option<&'static [u32]>,
     /// LL128 also runs on GPUs of different kinds, all from Hopper on (`src/graph/tuning.cc`): 2.30 does, 2.27 does
@@ -34,6 +33,12 @@ pub struct Rules {
     pub ll128_on_mixed_gpus: bool,
     /// Which calls may have 8-bit floats.
     pub float8: Float8,
+    /// Hosts over which NVLS gathers and scatters, at most (`src/enqueue.cc`).
+    pub nvls_gathers: u32,
+    /// CollNet direct gathers and scatters (`src/enqueue.cc`).
+    pub collnet_gathers: bool,
+    /// Which chunks NVLS tree has.
+    pub nvls_tree_chunks: NvlsTreeChunks,
     /// How it cuts one call.
     pub cut: Cut,
     /// How it deals calls to channels.
@@ -64,6 +69,17 @@ pub enum Float8 {
     ReductionsFromHopper,
 }
 
+/// Most bytes of a chunk of NVLS tree that nothing tunes (`src/enqueue.cc`; `src/transport/nvls.cc` from 2.29).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NvlsTreeChunks {
+    /// A step of Simple's FIFO.
+    Step,
+    /// The same, but 64 KiB over four hosts and more.
+    StepOrLess,
+    /// Those of NVLS, but 64 KiB over four hosts and more.
+    NvlsOrLess,
+}
+
 /// What a tuner plugin is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TunerInterface {
@@ -78,9 +94,11 @@ pub enum TunerInterface {
 /// How one call is cut (`src/enqueue.cc`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cut {
-    /// A block of a tree with LL or Simple reduces all its chunks up before it broadcasts the first, with the threads
-    /// of a ring; later ones do both at once.
+    /// A block of a tree with LL or Simple reduces all its chunks up before it broadcasts the first; later ones do both
+    /// at once.
     pub tree_in_turn: bool,
+    /// A block of a tree has the threads of a ring, fewer where a call is small; later ones always have all.
+    pub tree_threads_of_ring: bool,
     /// Chunks of tree/Simple get smaller until as many as the tree is deep are on their way.
     pub tree_fills_depth: bool,
     /// Threads that a block of a small call keeps.

@@ -13,6 +13,7 @@ use crate::nccl::graphs::{ChannelPath, CpuVendor, Graph, Graphs, Pattern};
 use crate::nccl::nvlink;
 use crate::nccl::path::PathClass;
 use crate::nccl::plan::{self, PEER_BATCH};
+use crate::nccl::rules::{NvlsTreeChunks, Rules};
 use crate::nccl::version::Version;
 use crate::units::Bytes;
 
@@ -177,7 +178,7 @@ pub(super) fn agree(members: &[Member], options: &Options) -> Graphs {
     let all = all.clamp(1, most);
     let (nvls_channels, nvls_chunks) = match &nvls {
         Some(graph) => nvls_sizes(members, capability.0, (ranks_per_host.0, graph.type_inter), options.sends.version),
-        None => (0, NVLS_CHUNKS),
+        None => (0, (NVLS_CHUNK, None)),
     };
     let ranks: u32 = sizes().sum();
     Graphs {
@@ -241,20 +242,21 @@ fn exchange_pairs(graph: &mut Graph) {
     }
 }
 
-/// Chunks of NVLS, and of NVLS tree over two or three hosts, which nothing tunes (`NCCL_NVLS_CHUNKSIZE`).
-const NVLS_CHUNKS: (Bytes, Bytes) = (Bytes(128 << 10), Bytes(128 << 10));
+/// Chunks of NVLS that nothing tunes (`NCCL_NVLS_CHUNKSIZE`; `src/enqueue.cc` before 2.21).
+const NVLS_CHUNK: Bytes = Bytes(128 << 10);
 
-/// Channels of NVLS, and most bytes of its chunks and of those of NVLS tree (`src/transport/nvls.cc`, `ncclNvlsTuning`). Since
-/// 2.29 those of Blackwell over several hosts follow the NICs: `(fewest ranks of a host, way from a GPU to its NIC)`.
+/// Channels of NVLS, and most bytes of its chunks and of those of NVLS tree, where they have a bound of their own
+/// (`src/transport/nvls.cc`, `ncclNvlsTuning`). Since 2.29 those of Blackwell over several hosts follow the NICs:
+/// `(fewest ranks of a host, way from a GPU to its NIC)`.
 fn nvls_sizes(
     members: &[Member],
     capability: u32,
     (ranks, way): (u32, PathClass),
     version: Version,
-) -> (u32, (Bytes, Bytes)) {
+) -> (u32, (Bytes, Option<Bytes>)) {
     let hosts = members.len();
-    // Over four hosts and more the chunks of NVLS tree are half as large.
-    let untuned = if hosts < 4 { NVLS_CHUNKS } else { (NVLS_CHUNKS.0, Bytes(64 << 10)) };
+    let lowers = Rules::of(version).nvls_tree_chunks != NvlsTreeChunks::Step;
+    let untuned = (NVLS_CHUNK, (lowers && hosts >= 4).then_some(Bytes(64 << 10)));
     if capability < 100 || hosts == 1 {
         return (if capability < 100 { 16 } else { 24 }, untuned);
     }
@@ -271,7 +273,7 @@ fn nvls_sizes(
         _ if nic >= 96.0 => (32, 128, 128),
         _ => (24, 128, if near { 64 } else { 128 }),
     };
-    (channels, (Bytes(chunk << 10), Bytes(tree_chunk << 10)))
+    (channels, (Bytes(chunk << 10), Some(Bytes(tree_chunk << 10))))
 }
 
 /// Channels of send and receive, and those to one peer; both powers of two (`ncclTopoComputeP2pChannels`).
