@@ -167,6 +167,35 @@ fn a_changed_setting_is_caught() {
     assert!(findings(&result).iter().all(|f| f["verdict"] == "reported"), "{result}");
 }
 
+/// Goal: fewer channels cost what they cost, whichever variable takes them, and programs read sizes, choices and channels as
+/// keys. Method: 4 channels of NVLS, and of NVLS trees, in place of 16.
+#[test]
+fn fewer_channels_of_nvls_lose() {
+    for (nodes, algorithm, variable) in [
+        (1, "nvls", "NCCL_NVLS_NCHANNELS=4"),
+        (1, "nvls", "NCCL_MAX_CTAS=4"),
+        (2, "nvls_tree", "NCCL_NVLS_NCHANNELS=4"),
+    ] {
+        let suite = Suite::new(&format!(
+            "schema = \"collcast/suite/1\"\nsizes = [\"1K\"]\nrange = \"64M:256M:2\"\nenv = [\"NCCL_ALGO={}\"]\n[[machines]]\n\
+             topology = \"dgx-h100\"\nnodes = {nodes}\n",
+            algorithm.replace('_', "")
+        ));
+        let told = format!("\"NCCL_ALGO={}\"", algorithm.replace('_', ""));
+        suite.change("suite.toml", &told, &format!("{told}, \"{variable}\""));
+        let (code, result) = suite.json(&[]);
+        let choice = findings(&result).iter().find(|f| f["kind"] == "choice changed").unwrap();
+        assert_eq!((code, choice["verdict"].as_str()), (1, Some("failed")), "{variable}: {choice}");
+        assert!(choice["change"].as_f64() > Some(0.3), "{variable}: {choice}");
+        let keys = ["from_bytes", "to_bytes", "channels_before", "channels_after"].map(|key| choice[key].as_u64());
+        assert_eq!(keys, [Some(64 << 20), Some(256 << 20), Some(16), Some(4)], "{variable}: {choice}");
+        let names = ["algorithm_before", "algorithm_after", "protocol_before", "protocol_after"];
+        let names = names.map(|key| choice[key].as_str().unwrap());
+        assert_eq!(names, [algorithm, algorithm, "simple", "simple"], "{variable}: {choice}");
+        assert!(choice["before_us"].is_null(), "{choice}");
+    }
+}
+
 /// Goal: errors beyond what a suite allows name that limit, whatever the baseline has; a suite without a collective is refused.
 #[test]
 fn limits_of_a_suite_are_named() {
@@ -264,44 +293,44 @@ fn our_own_model_is_a_class_of_its_own() {
 }
 
 #[test]
-fn what_is_faster_new_or_removed_is_reported_and_fails_when_strict() {
+fn what_is_faster_or_new_is_reported_and_what_is_removed_fails() {
     let suite = Suite::new(SUITE);
     suite.change("site.toml", "value = 0.8", "value = 0.9");
-    suite.change("suite.toml", "sizes = [\"64K\"", "sizes = [\"128K\"");
+    suite.change("suite.toml", "sizes = [\"64K\"", "sizes = [\"64K\", \"128K\"");
     suite.change("suite.toml", "[[machines]]", "[[machines]]\nname = \"another\"\ntopology = \"h200x4\"\n[[machines]]");
     let (code, result) = suite.json(&[]);
     assert_eq!(code, 0, "{result}");
     let kinds: Vec<(&str, &str, Option<&str>)> = (findings(&result).iter())
         .map(|f| (f["kind"].as_str().unwrap(), f["machine"].as_str().unwrap(), f["size"].as_str()))
         .collect();
-    let expected = [
-        ("faster", "box", Some("256MiB")),
-        ("new", "another", Some("")),
-        ("new", "box", Some("128KiB")),
-        ("removed", "box", Some("64KiB")),
-    ];
+    let expected = [("faster", "box", Some("256MiB")), ("new", "another", Some("")), ("new", "box", Some("128KiB"))];
     assert_eq!(kinds, expected);
     assert_eq!(result["verdict"]["status"], "warning");
+    let times = ["from_bytes", "before_us", "after_us"].map(|key| findings(&result)[0][key].as_f64());
+    assert!(times[0] == Some(f64::from(256 << 20)) && times[1] > times[2], "{result}");
     assert_eq!(suite.check(&["--strict"]).0, 1);
     let junit = suite.check(&["--format", "junit"]).1;
     assert!(junit.contains("failures=\"0\"") && junit.contains("<system-out>faster at 256MiB"), "{junit}");
-    // A machine that is gone.
+    // A size, and a machine, that are gone: what is guarded no more is accepted, or fails.
+    assert_eq!(suite.check(&["--update"]).0, 0);
+    suite.change("suite.toml", "\"64K\", ", "");
+    let (code, _, err) = suite.check(&[]);
+    assert!(code == 1 && err.contains("removed at 64KiB") && err.contains("or put back what is gone"), "{err}");
     assert_eq!(suite.check(&["--update"]).0, 0);
     suite.change("suite.toml", "[[machines]]\nname = \"another\"\ntopology = \"h200x4\"\n", "");
-    let (_, result) = suite.json(&[]);
+    let (code, result) = suite.json(&[]);
     assert_eq!(
-        (findings(&result)[0]["kind"].as_str(), findings(&result)[0]["machine"].as_str()),
-        (Some("removed"), Some("another"))
+        (code, findings(&result)[0]["kind"].as_str(), findings(&result)[0]["machine"].as_str()),
+        (1, Some("removed"), Some("another"))
     );
-    let (code, junit, _) = suite.check(&["--strict", "--format", "junit"]);
+    let (code, junit, _) = suite.check(&["--format", "junit"]);
     assert!(code == 1 && junit.contains("failures=\"1\"") && junit.contains("name=\"another\""), "{junit}");
     // Choices are kept at some sizes as times are.
     assert_eq!(suite.check(&["--update"]).2.matches("removed: machine another").count(), 1);
     suite.change("suite.toml", "64K:256M:4", "1M:1G:4");
     let (code, result) = suite.json(&[]);
     let found = |kind: &str, size: &str| findings(&result).iter().any(|f| f["kind"] == kind && f["size"] == size);
-    assert!(code == 0 && found("removed", "64KiB..256KiB") && found("new", "1GiB"), "{result}");
-    assert_eq!(suite.check(&["--strict"]).0, 1);
+    assert!(code == 1 && found("removed", "64KiB..256KiB") && found("new", "1GiB"), "{result}");
     assert!(suite.check(&["--update"]).2.contains("removed: box, NCCL 2.26.2, all_reduce: choices at 64KiB..256KiB"));
     // A baseline of something else.
     suite.change("suite.toml", "[[machines]]", "[[machines]]\nname = \"other\"");
@@ -362,6 +391,11 @@ fn warnings_are_there_when_all_passes() {
         }
     }
     assert!(suite.check(&[]).2.contains("(NCCL refuses calls of 1)"));
+    // Of several machines in one line.
+    suite.change("suite.toml", "[[machines]]", "[[machines]]\nname = \"another\"\ntopology = \"h200x4\"\n[[machines]]");
+    let (_, _, err) = suite.check(&[]);
+    let lines: Vec<&str> = err.lines().filter(|line| line.contains("is not a variable of NCCL")).collect();
+    assert!(lines.len() == 1 && lines[0].starts_with("warning: another and box: NCCL_ALG0"), "{err}");
 }
 
 #[test]
@@ -404,11 +438,16 @@ fn measured_rows_do_not_vanish() {
     let removed = findings(&result).iter().find(|f| f["kind"] == "removed").unwrap();
     assert_eq!(
         (code, &removed["before"], &removed["cause"]),
-        (0, &"60 rows".into(), &"measurements".into()),
+        (1, &"60 rows".into(), &"measurements".into()),
         "{result}"
     );
     assert!(result["warnings"][0].as_str().unwrap().starts_with("measured box: "), "{result}");
-    assert_eq!(suite.check(&["--strict"]).0, 1);
+    // Without its logs as well.
+    let measured = "[[measured]]\nfiles = [\"all_reduce.log\"]\nmachine = \"box\"\nname = \"box\"\n";
+    suite.change("suite.toml", measured, "");
+    let (code, out, err) = suite.check(&[]);
+    assert!(code == 1 && out.contains("removed") && err.contains("box: removed"), "{out}{err}");
+    suite.change("suite.toml", "[[machines]]", &format!("{measured}[[machines]]"));
     let written = std::fs::read_to_string(suite.path("suite.baseline.toml")).unwrap();
     let line = written.lines().find(|line| line.starts_with("median_error_percent")).unwrap();
     suite.change("suite.baseline.toml", line, "median_error_percent = nan");

@@ -413,3 +413,49 @@ fn bad_usage_is_refused_with_a_way_out() {
         assert!(expected.iter().all(|part| err.contains(part)), "{args:?}:\n{err}");
     }
 }
+
+/// Goal: the version of NCCL, GPUs and variables by which rows are not matched are named where they differ throughout, and
+/// warned of where one set mixes them; programs read the same.
+#[test]
+fn what_logs_say_of_their_runs_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(LOG)).unwrap();
+    let later = log
+        .replace("nccl-library=22809", "nccl-library=22602")
+        .replace("NVIDIA H200", "NVIDIA H100 80GB HBM3")
+        .replace("NCCL_PROTO=Simple", "NCCL_PROTO=Simple NCCL_NVLS_ENABLE=0 NCCL_DEBUG=WARN");
+    let after = folder.path().join("after.log");
+    std::fs::write(&after, later.replace(" 27.12 ", " 27.13 ")).unwrap();
+    let after = after.to_str().unwrap();
+    let (code, out, err) = collcast(&["compare", LOG, after]);
+    assert_eq!(code, 0, "{err}");
+    let line =
+        "NCCL version: 2.28.9 -> 2.26.2; GPU: NVIDIA H200 -> NVIDIA H100 80GB HBM3; NCCL_NVLS_ENABLE: unset -> 0\n";
+    assert!(out.contains(line) && !err.contains("several of"), "{out}{err}");
+    let differences = |args: &[&str]| -> Vec<[String; 4]> {
+        let (_, result) = json(args);
+        let rows = result["differences"].as_array().unwrap().iter();
+        rows.map(|row| ["kind", "setting", "a", "b"].map(|key| row[key].as_str().unwrap().to_owned())).collect()
+    };
+    let row = |of: [&str; 4]| of.map(str::to_owned);
+    let expected = [
+        row(["said", "NCCL version", "2.28.9", "2.26.2"]),
+        row(["said", "GPU", "NVIDIA H200", "NVIDIA H100 80GB HBM3"]),
+        row(["said", "NCCL_NVLS_ENABLE", "unset", "0"]),
+    ];
+    assert_eq!(differences(&[LOG, after]), expected);
+    assert!(differences(&[LOG, LOG]).is_empty());
+    // Settings that rows are matched by are what is compared.
+    assert_eq!(differences(&[LOG, LOG, "--where-a", "in_place=0", "--where-b", "in_place=1"])[0][0], "compared");
+
+    let both = folder.path().join("both");
+    std::fs::create_dir(&both).unwrap();
+    std::fs::write(both.join("1.log"), log.replace(" 27.12 ", " 27.14 ")).unwrap();
+    std::fs::write(both.join("2.log"), later).unwrap();
+    let both = both.to_str().unwrap();
+    let (_, _, err) = collcast(&["compare", both, after]);
+    let line = "A: several of NCCL version, and medians are of all: A has 2.26.2, 2.28.9; B has 2.26.2";
+    assert!(err.contains(line) && err.matches("several of").count() == 3, "{err}");
+    let mixed = differences(&[both, after]);
+    assert!(mixed.contains(&row(["mixed", "NCCL_NVLS_ENABLE", "0,unset", "0"])), "{mixed:?}");
+}

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Nightly on two nodes under Slurm: measures with nccl-tests, compares with the nights before, and
-# checks the forecast. Submit once; it submits the next night itself:
+# Nightly on two nodes under Slurm: measures with nccl-tests, compares with the night that you accepted
+# and with the nights since, and checks the forecast. Submit once; it submits the next night itself:
 #   sbatch slurm-nightly.sh
-# Exits 1 where something became slower: mail comes with --mail-type=FAIL.
+# Exits 1 where something became slower: mail comes with --mail-type=FAIL. A night that fails is marked
+# with a file beside its folder, such as 2026-01-31.FAILED, and no later night is compared with it.
+# The first night that passes is accepted. To accept the level of another one:
+#   echo 2026-01-31 > ~/nccl-nightly/accepted; rm -f ~/nccl-nightly/2026-01-31.FAILED
 #SBATCH --job-name=collcast-nightly
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=8
@@ -25,6 +28,8 @@ sbatch --begin=now+24hours "$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *C
 
 today=$logs/$(date +%Y-%m-%d)
 mkdir -p "$today"
+# Until all has passed: a night that is stopped has failed.
+touch "$today.FAILED"
 status=0
 # Three repeats: noise is told from change by them.
 for repeat in 1 2 3; do
@@ -34,13 +39,19 @@ for repeat in 1 2 3; do
   done
 done
 
-# The nights before, today left out, as one set.
+# The night that was accepted shows what becomes slower bit by bit.
+accepted=$(cat "$logs/accepted" 2>/dev/null || true)
+if [ -n "$accepted" ]; then
+  collcast compare "$logs/$accepted" "$today" --tolerance 5% || status=1
+fi
+# The last nights that passed, from the accepted one on, as one set, show smaller changes.
 before=$logs/before
 rm -rf "$before"
 mkdir -p "$before"
-find "$logs" -mindepth 1 -maxdepth 1 -type d -name '20*' ! -path "$today" | sort | tail -n "$nights" |
-  while read -r night; do cp -r "$night" "$before/"; done
-
+find "$logs" -mindepth 1 -maxdepth 1 -type d -name '20*' | sort |
+  while read -r night; do
+    if [ ! -e "$night.FAILED" ] && [[ ! ${night##*/} < $accepted ]]; then echo "$night"; fi
+  done | tail -n "$nights" | while read -r night; do cp -r "$night" "$before/"; done
 if [ -n "$(ls -A "$before")" ]; then
   collcast compare "$before" "$today" --tolerance 5% || status=1
   collcast compare "$before" "$today" --tolerance 5% --format markdown -o "$today.md" || status=1
@@ -49,4 +60,8 @@ fi
 collcast validate "$today" -t "$topology" --nodes 2 --fail-below 85% || status=1
 # Did the machine's files or the settings move a choice of NCCL or a forecast?
 collcast check "$suite" || status=1
+if [ "$status" = 0 ]; then
+  rm "$today.FAILED"
+  [ -n "$accepted" ] || echo "${today##*/}" > "$logs/accepted"
+fi
 exit "$status"

@@ -250,6 +250,34 @@ impl Finding {
         }
     }
 
+    /// The smallest and the largest size in bytes; none where it is of all, or of none.
+    pub fn bytes(&self) -> Option<[u64; 2]> {
+        match &self.what {
+            What::Choice { from_bytes, to_bytes, .. } => Some([*from_bytes, *to_bytes]),
+            What::Time { size_bytes, .. } => Some([*size_bytes; 2]),
+            What::New { sizes_bytes, .. } | What::Removed { sizes_bytes, .. } => {
+                Some([*sizes_bytes.first()?, *sizes_bytes.last()?])
+            }
+            What::Error { .. } | What::Rows { .. } => None,
+        }
+    }
+
+    /// The times before and after in us; none where it is about something else.
+    pub fn times_us(&self) -> Option<[f64; 2]> {
+        match self.what {
+            What::Time { before_us, after_us, .. } => Some([before_us, after_us]),
+            _ => None,
+        }
+    }
+
+    /// NCCL's choices before and after; none where it is about something else.
+    pub fn picked(&self) -> Option<[Picked; 2]> {
+        match self.what {
+            What::Choice { before, after, .. } => Some([before, after]),
+            _ => None,
+        }
+    }
+
     /// What it was and what it is, in words; none where only one is there.
     pub fn values(&self) -> Option<[String; 2]> {
         let error = |m: &Measured| format!("{}% of {} rows", m.median_error_percent, m.rows);
@@ -312,7 +340,9 @@ impl fmt::Display for Finding {
         if !sizes.is_empty() {
             write!(f, " at {sizes}")?;
         }
-        let Some([before, after]) = self.values() else { return Ok(()) };
+        let Some([before, after]) = self.values() else {
+            return f.write_str(if self.kind() == Kind::Removed { ", though the baseline has it" } else { "" });
+        };
         write!(f, ": {before} -> {after}")?;
         match (&self.what, self.change()) {
             (What::Choice { .. }, Some(loss)) => write!(f, " ({} in time)", signed(loss))?,

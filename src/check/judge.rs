@@ -7,6 +7,7 @@ use collcast_sim::collective::Collective;
 use collcast_sim::nccl::{Version, settings};
 use collcast_sim::predict::Predictor;
 use collcast_sim::profile::{Constant, Profile};
+use rayon::prelude::*;
 
 use super::baseline::{Baseline, Constants, Entries, Entry, Recorded, digits};
 use super::changed::{Changed, InputChange};
@@ -209,17 +210,17 @@ impl<'p> Lab<'p, '_, '_> {
         Ok(time(predictor, &told.settings, &call)?)
     }
 
-    /// The largest predicted loss at some sizes of what NCCL picks today, over what it picked before.
-    fn loss(&mut self, collective: Collective, sizes: [u64; 3], picked: [Picked; 2]) -> Result<Option<f64>, Error> {
-        let [before, after] = picked;
+    /// The largest predicted loss at some sizes of what NCCL picks today, over what it picked before; none where no size has
+    /// both times.
+    fn loss(&mut self, collective: Collective, sizes: &[u64], before: Picked) -> Result<Option<f64>, Error> {
         let machine = self.pair.machine;
         let (predictor, told) = self.with(Back::default())?;
-        let of_size = |size| {
+        let of_size = |&size: &u64| {
             let call = machine.call(collective, size);
-            let was = time_as(predictor, &told.settings, &call, before, after)?;
+            let was = time_as(predictor, &told.settings, &call, before)?;
             Some(time_now(predictor, &told.settings, &call)? / was - 1.0)
         };
-        Ok(sizes.into_iter().filter_map(of_size).reduce(f64::max))
+        Ok(sizes.par_iter().filter_map(of_size).reduce_with(f64::max))
     }
 }
 
@@ -262,9 +263,10 @@ impl<'a, 's> Pair<'a, 's> {
         let at = |size: &u64| Some((*size, old.choice(*size)?, today.choice(*size)?));
         let sizes: Vec<(u64, &str, &str)> = self.machine.spec.range.iter().filter_map(at).collect();
         for run in sizes.chunk_by(|a, b| (a.1, a.2) == (b.1, b.2)).filter(|run| run[0].1 != run[0].2) {
-            let (first, middle, last) = (run[0].0, run[run.len() / 2].0, run[run.len() - 1].0);
+            let sizes: Vec<u64> = run.iter().map(|(size, ..)| *size).collect();
+            let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
             let (Ok(before), Ok(after)) = (run[0].1.parse::<Picked>(), run[0].2.parse::<Picked>()) else { continue };
-            let predicted = lab.loss(collective, [first, middle, last], [before, after])?;
+            let predicted = lab.loss(collective, &sizes, before)?;
             let loss = predicted.or_else(|| growth((old, today), first..=last));
             // A loss that nobody knows may be any.
             let loses = before != Picked::Fails && loss.is_none_or(|loss| loss > self.tolerance.choice);

@@ -25,6 +25,7 @@ use crate::confidence::Grounds;
 use crate::error::Error;
 use crate::shard::{self, Parts, Shard};
 use crate::validate::{MedianError, median_error};
+use crate::values::few;
 use crate::watch::Watch;
 pub(crate) use baseline::digits;
 pub use baseline::{Baseline, Constants, Counts, Entries, Entry, Measured, Recorded, baseline_of};
@@ -216,7 +217,7 @@ fn check_with(
         .into_iter()
         .unzip();
     let mut today = accepted_today(&machines, &recorded);
-    let mut warnings: Vec<String> = machines.iter().flat_map(|m| m.warnings.clone()).collect();
+    let mut warnings = together(&machines);
     let refused: Vec<String> = machines.iter().zip(&recorded).flat_map(|(m, recorded)| refusals(m, recorded)).collect();
     warnings.extend_from_slice(&refused);
     for spec in &suite.measured {
@@ -287,6 +288,20 @@ fn twice<'n>(mut names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     names.find(|name| !seen.insert(*name))
 }
 
+/// The warnings of machines, each once, with those that it is of in front.
+fn together(machines: &[Machine<'_>]) -> Vec<String> {
+    let mut of: Vec<(&str, Vec<&str>)> = Vec::new();
+    for machine in machines {
+        for warning in &machine.warnings {
+            match of.iter_mut().find(|(known, _)| known == warning) {
+                Some((_, names)) => names.push(&machine.spec.name),
+                None => of.push((warning, vec![&machine.spec.name])),
+            }
+        }
+    }
+    of.into_iter().map(|(warning, names)| format!("{}: {warning}", few(&names))).collect()
+}
+
 /// The calls of a machine that NCCL refuses, a line for each entry.
 fn refusals(machine: &Machine<'_>, recorded: &Recorded) -> Vec<String> {
     let entries = recorded.nccl.iter().flat_map(|(version, entries)| entries.iter().map(move |e| (version, e)));
@@ -327,7 +342,8 @@ fn accepted_today(machines: &[Machine<'_>], recorded: &[Recorded]) -> Baseline {
     baseline
 }
 
-/// What was found of all machines and measurements, the worst first. Where nothing could be compared, all of it fails.
+/// What was found of all machines and measurements, the worst first. What is guarded no more fails, and where nothing
+/// could be compared, all of it.
 fn whole(request: &Request, machines: Vec<Judged>, today: &Baseline) -> Judged {
     let mut all = Judged::default();
     for machine in machines {
@@ -341,7 +357,7 @@ fn whole(request: &Request, machines: Vec<Judged>, today: &Baseline) -> Judged {
     of_measurements(request, today, &mut all);
     let is_given = request.baseline.source.is_some() || !request.baseline.machines.is_empty();
     for finding in &mut all.findings {
-        finding.failed |= request.strict || (is_given && all.compared == 0);
+        finding.failed |= request.strict || finding.kind() == Kind::Removed || (is_given && all.compared == 0);
     }
     all.findings.sort_by(|a, b| {
         let size = |f: &Finding| f.change().map_or(0.0, f64::abs);

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use collcast_sim::collective::{Collective, DataType, Launch};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::ids::{HostId, Rank};
-use collcast_sim::nccl::Plan;
-use collcast_sim::nccl::{Tuner, Version};
+use collcast_sim::nccl::{NcclSettings, Plan, Tuner, Version};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
@@ -65,9 +64,8 @@ impl<'s> Machine<'s> {
         let mut machine = Self { spec, site, own_env, versions, run, warnings: Vec::new() };
         for &version in &machine.versions {
             for warning in machine.told(version, &machine.run)?.warnings {
-                let line = format!("{}: {warning}", spec.name);
-                if !machine.warnings.contains(&line) {
-                    machine.warnings.push(line);
+                if !machine.warnings.contains(&warning) {
+                    machine.warnings.push(warning);
                 }
             }
         }
@@ -302,29 +300,42 @@ pub(super) fn time(predictor: &Predictor<'_>, settings: &Settings, call: &Call) 
     Ok(predicted(predictor, settings, call)?.map(|p| p.time.as_us()))
 }
 
-/// Time of a call as it was done before, in us; none where that has no schedule here.
+/// Time of a call as it was done before, in us; none where that has no schedule here, or not with as many channels.
 ///
-/// - `now`: what NCCL picks today. Where only channels differ, NCCL is told their number.
-pub(super) fn time_as(
+/// Where algorithm and protocol have other channels today, NCCL is told their number by every variable that sets one.
+pub(super) fn time_as(predictor: &Predictor<'_>, settings: &Settings, call: &Call, before: Picked) -> Option<f64> {
+    let Picked::Runs { algorithm, protocol, channels } = before else { return None };
+    let (all, today) = (Some(channels), settings.nccl);
+    let nccl = NcclSettings {
+        min_channels: all,
+        max_channels: all,
+        min_ctas: None,
+        max_ctas: None,
+        min_p2p_channels: all,
+        max_p2p_channels: all,
+        nvls_channels: all,
+        ..today
+    };
+    let settings = [today, nccl]
+        .map(|nccl| Settings { nccl, ..*settings })
+        .into_iter()
+        .find(|settings| channels_of(predictor, settings, call, (algorithm, protocol)) == channels)?;
+    let prediction = predictor.predict(call, Choice::Forced(algorithm), Choice::Forced(protocol), &settings).ok()?;
+    Some(prediction.time.as_us())
+}
+
+/// Channels that NCCL gives a call of an algorithm and protocol that it is told, whatever a tuner asks for.
+fn channels_of(
     predictor: &Predictor<'_>,
     settings: &Settings,
     call: &Call,
-    before: Picked,
-    now: Picked,
-) -> Option<f64> {
-    let (Picked::Runs { algorithm, protocol, channels }, Picked::Runs { algorithm: a, protocol: p, .. }) =
-        (before, now)
-    else {
-        return None;
-    };
-    let mut settings = *settings;
-    if (a, p) == (algorithm, protocol) {
-        (settings.nccl.min_channels, settings.nccl.max_channels) = (Some(channels), Some(channels));
-        (settings.nccl.min_p2p_channels, settings.nccl.max_p2p_channels) = (Some(channels), Some(channels));
+    (algorithm, protocol): (Algorithm, Protocol),
+) -> u32 {
+    if algorithm == Algorithm::Direct {
+        return predictor.limits(call.ranks, settings).p2p_channels.0;
     }
-    let (algorithm, protocol) = (Choice::Forced(algorithm), Choice::Forced(protocol));
-    let prediction = predictor.predict(call, algorithm, protocol, &settings).ok()?;
-    prediction.instead_of.is_none().then(|| prediction.time.as_us())
+    let graphs = predictor.graph(call.ranks, settings);
+    predictor.model(&graphs, settings).call_channels(algorithm, protocol, call.size().0)
 }
 
 /// Time of what NCCL picks today, in us; none where that has no schedule here.

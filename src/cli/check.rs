@@ -26,9 +26,10 @@ at a time.
 
   fails         a changed choice with a loss beyond --choice-tolerance, or one that cannot be told; a
                 time slower beyond --time-tolerance; an error against measurements beyond
-                --error-tolerance; a baseline that has no entry of the suite
-  reported      a changed choice that loses nothing, a time that is faster, what is new or removed,
-                and `model moved, choice same`: a time that only our own model moved;
+                --error-tolerance; what the baseline has and the suite or a log has no more;
+                a baseline that has no entry of the suite
+  reported      a changed choice that loses nothing, a time that is faster, what is new, and
+                `model moved, choice same`: a time that only our own model moved;
                 what is new is not guarded before --update accepts it
   --strict      everything that is reported fails
 
@@ -131,7 +132,7 @@ pub(super) fn answer(args: &Args, given: &Named, merged: Option<&Parts>) -> Resu
         return accept(&file, &predicted(Request::new(suite, Baseline::default()))?);
     }
     let outcome = predicted(Request::new(suite, Baseline::read_for(path, &file)?))?;
-    args.page.write(|| outcome.report(false))?;
+    args.page.write(|| outcome.page())?;
     print(&args.output, &outcome)?;
     Ok(Code::from(u8::from(outcome.failed())))
 }

@@ -12,9 +12,9 @@ use super::output::{Format, OutputArgs, PageArgs};
 use super::selectors::ReadArgs;
 
 #[derive(clap::Args, Debug)]
-#[command(
-    after_help = "Rows are matched by collective, ranks, size and every setting that the sources name. A setting with \
-one value throughout A and another throughout B is what is compared: the first lines say so. Rows \
+#[command(after_help = "Rows are matched by collective, ranks, size and settings of the call. A setting with \
+one value throughout A and another throughout B is what is compared: the first lines say so. They \
+also say where the NCCL version, GPUs and variables differ, by which rows are not matched. Rows \
 alike are repeats: their median counts, and how far they lie apart; without repeats the known \
 noise of the launch mode does. Medians over neighbouring sizes decide, not single rows, until both \
 have five runs. Hosts that both name are each held against themselves too. With nothing changed, a \
@@ -30,8 +30,7 @@ wrong values, failed runs, or a larger share of cut ones.
   collcast compare before/ after/ --tolerance 3% --format markdown
   collcast compare runs.csv --where-a run=old --where-b run=new --where size=1M:4G
   collcast compare run.log --where-a in_place=0 --where-b in_place=1
-  collcast compare old.json new.json --allow-predicted       two results of `sweep`"
-)]
+  collcast compare old.json new.json --allow-predicted       two results of `sweep`")]
 pub(crate) struct Args {
     /// Before: nccl-tests log, JSON, CSV or a folder of them
     #[arg(value_name = "A")]

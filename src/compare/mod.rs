@@ -1,9 +1,10 @@
 //! What became slower between two sets of measurements or results.
 //!
-//! Rows are matched by collective, ranks, size and every setting that both sets name; medians over neighbouring sizes
-//! decide, with intervals that hold together.
+//! Rows are matched by collective, ranks, size and settings; medians over neighbouring sizes decide, with intervals that
+//! hold together.
 
 mod judge;
+mod said;
 mod sets;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::validate::judged::one_kind;
 pub use judge::{Band, Between, Change, FAMILY_ERROR, HostBand, Ratio, SizePair};
+pub use said::Mixed;
 pub use sets::{Alone, Condition, Difference, Rerouted, Series, Set, Side};
 
 /// What two sets are called, in this order.
@@ -64,6 +66,10 @@ pub struct Outcome {
     pub bands: Vec<Band>,
     /// Settings in which A and B differ throughout: what is compared.
     pub differences: Vec<Difference>,
+    /// The version of NCCL, GPUs and variables that differ throughout: rows are not matched by these.
+    pub said: Vec<Difference>,
+    /// Those of them that one set has several of.
+    pub mixed: Vec<Mixed>,
     /// Rows of A and of B without a partner.
     pub unmatched: [Vec<Alone>; 2],
     /// Where NCCL said that it ran something else.
@@ -106,6 +112,7 @@ pub fn compare(request: &Request) -> Result<Outcome, Error> {
         (false, false) => Between::Measured,
     };
     let defective = |side: &Side| side.files.iter().filter(|f| f.defect().or(f.cut()).is_some()).count();
+    let (said, mixed) = said::said(&sides);
     let (bands, hosts) = judge::judge(&matched, request.tolerance, between);
     Ok(Outcome {
         bands,
@@ -114,6 +121,8 @@ pub fn compare(request: &Request) -> Result<Outcome, Error> {
         between,
         tolerance: request.tolerance,
         differences: matched.differs,
+        said,
+        mixed,
         unmatched: matched.alone,
         rerouted: matched.choices,
         repeats: matched.repeats,

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::files::named_hash;
 
 /// What a source did not say.
-const NOT_SAID: &str = "not said";
+pub(super) const NOT_SAID: &str = "not said";
 
 type Read = fn(&Measurement) -> String;
 
@@ -366,11 +366,11 @@ pub(super) struct Curve {
     pub(super) pairs: Vec<Pair>,
 }
 
-/// A setting that has one value throughout A and another throughout B.
+/// Something that has one value throughout A and another throughout B.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Difference {
     /// Its name.
-    pub setting: &'static str,
+    pub setting: String,
     /// Its value in A.
     pub a: String,
     /// Its value in B.
@@ -555,28 +555,42 @@ pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
 fn freed(sides: [&[Measurement]; 2], differs: &mut Vec<Difference>) -> BTreeSet<(Collective, usize)> {
     let mut freed = BTreeSet::new();
     for (index, (key, read)) in SETTINGS.iter().enumerate() {
-        let mut values: BTreeMap<Collective, [BTreeSet<String>; 2]> = BTreeMap::new();
+        let mut values = Values::new();
         for (side, rows) in sides.into_iter().enumerate() {
             for row in rows {
                 values.entry(row.collective).or_default()[side].insert(read(row));
             }
         }
-        let mut changes: BTreeMap<(String, String), Vec<Collective>> = BTreeMap::new();
-        let all = values.len();
-        for (collective, [a, b]) in values {
-            if let (1, 1, Some(a), Some(b)) = (a.len(), b.len(), a.first(), b.first())
-                && a != b
-            {
-                freed.insert((collective, index));
-                changes.entry((a.clone(), b.clone())).or_default().push(collective);
-            }
+        for difference in throughout(key, &values) {
+            let of: Vec<Collective> = match difference.collectives.is_empty() {
+                true => values.keys().copied().collect(),
+                false => difference.collectives.clone(),
+            };
+            freed.extend(of.into_iter().map(|collective| (collective, index)));
+            differs.push(difference);
         }
-        differs.extend(changes.into_iter().map(|((a, b), mut collectives)| {
-            if collectives.len() == all {
-                collectives.clear();
-            }
-            Difference { setting: key, a, b, collectives }
-        }));
     }
     freed
+}
+
+/// What each collective has in A and in B.
+pub(super) type Values = BTreeMap<Collective, [BTreeSet<String>; 2]>;
+
+/// Where collectives have one value throughout A and another throughout B.
+pub(super) fn throughout(setting: &str, values: &Values) -> Vec<Difference> {
+    let mut changes: BTreeMap<[&String; 2], Vec<Collective>> = BTreeMap::new();
+    for (&collective, [a, b]) in values {
+        if let (1, 1, Some(a), Some(b)) = (a.len(), b.len(), a.first(), b.first())
+            && a != b
+        {
+            changes.entry([a, b]).or_default().push(collective);
+        }
+    }
+    let difference = |([a, b], collectives): ([&String; 2], Vec<Collective>)| Difference {
+        setting: setting.to_owned(),
+        a: a.clone(),
+        b: b.clone(),
+        collectives: if collectives.len() == values.len() { Vec::new() } else { collectives },
+    };
+    changes.into_iter().map(difference).collect()
 }

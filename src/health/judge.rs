@@ -68,6 +68,13 @@ pub struct Band {
     pub state: State,
 }
 
+impl Band {
+    /// The share below which it is slow, and so fails: that of the limit, but never what a healthy machine may reach.
+    pub fn fails_below(&self) -> f64 {
+        self.limit.min(self.low)
+    }
+}
+
 /// A run, judged.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Judged {

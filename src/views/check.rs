@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use collcast_reports::model::{CaseOutcome, Cell, Column, Input, Report, Status, Table, TestCase, Verdict};
-use collcast_sim::collective::Collective;
+use collcast_sim::collective::{Algorithm, Collective, Protocol};
+use collcast_sim::nccl::Version;
 
-use super::VERSION;
-use crate::check::{Asked, Cause, Changed, Finding, Kind, Outcome, Tolerance, digits, signed};
+use super::{VERSION, hide};
+use crate::check::{Asked, Cause, Changed, Finding, Kind, Outcome, Picked, Tolerance, digits, signed};
 use crate::confidence::Trust;
 use crate::values::plural;
 
@@ -33,10 +34,18 @@ impl Outcome {
         report
     }
 
+    /// The report as a page has it: with numbers for its pictures, and without what programs alone read.
+    pub fn page(&self) -> Report {
+        let mut report = self.report(false);
+        let keys = [&NUMBERS[..], &NAMES].concat();
+        report.tables.iter_mut().filter(|table| table.name == "findings").for_each(|table| hide(table, &keys));
+        report
+    }
+
     fn assumptions(&self) -> Vec<String> {
         let percent = |fraction: f64| digits(fraction * 100.0);
         let Tolerance { time, choice, error } = self.tolerance;
-        vec![
+        let mut lines = vec![
             format!(
                 "baseline {} of collcast {}: {}",
                 path(self.baseline.as_ref()).unwrap_or("given"),
@@ -50,7 +59,11 @@ impl Outcome {
                 percent(error),
                 if self.strict { "; strict: everything that is reported fails" } else { "" }
             ),
-        ]
+        ];
+        let versions = self.asked.iter().flat_map(|asked| &asked.versions).filter_map(|text| text.parse().ok());
+        let versions: BTreeSet<Version> = versions.collect();
+        lines.extend(versions.iter().filter_map(|version| version.covered().1));
+        lines
     }
 
     /// One case for each version and collective of a machine, for each set of measurements, and for what only the
@@ -154,8 +167,12 @@ impl Outcome {
                 let own = crate::check::baseline_of(Path::new(suite));
                 let other = path(self.baseline.as_ref()).filter(|path| Path::new(path) != own);
                 let baseline = other.map_or_else(String::new, |path| format!(" --baseline {path}"));
-                let else_do =
-                    if self.is_compared() { "undo the cause" } else { "name this suite's baseline with --baseline" };
+                let all_gone = self.findings.iter().filter(|f| f.failed).all(|f| f.kind() == Kind::Removed);
+                let else_do = match () {
+                    () if !self.is_compared() => "name this suite's baseline with --baseline",
+                    () if all_gone && failed > 0 => "put back what is gone",
+                    () => "undo the cause",
+                };
                 format!("accept it with `collcast check {suite}{baseline} --update`, or {else_do}")
             }),
         }
@@ -273,7 +290,7 @@ fn rows(findings: &[Finding], for_people: bool) -> Vec<(&Finding, String)> {
 }
 
 fn findings_table(findings: &[Finding], for_people: bool) -> Table {
-    let columns = [
+    let mut columns = vec![
         Column::text("verdict", "verdict"),
         Column::text("kind", "what"),
         Column::text("machine", "machine"),
@@ -285,6 +302,10 @@ fn findings_table(findings: &[Finding], for_people: bool) -> Table {
         Column::number("change", if for_people { "change" } else { "change of time (1 is 100%)" }),
         Column::text("cause", "cause"),
     ];
+    if !for_people {
+        columns.extend(NUMBERS.map(|key| Column::number(key, key)));
+        columns.extend(NAMES.map(|key| Column::text(key, key)));
+    }
     let title = "differences from the baseline; the change of a choice is in its predicted time";
     let mut table = Table::new("findings", title, columns);
     for (finding, versions) in rows(findings, for_people) {
@@ -292,7 +313,7 @@ fn findings_table(findings: &[Finding], for_people: bool) -> Table {
         let text = |text: String| if for_people && text.is_empty() { Cell::Missing } else { text.into() };
         let change = |change: f64| if for_people { signed(change).into() } else { Cell::float(change, 4) };
         let [before, after] = finding.values().unwrap_or_default();
-        table.push([
+        let mut cells = vec![
             if finding.failed { "failed" } else { "reported" }.into(),
             finding.kind().name().into(),
             finding.machine.as_str().into(),
@@ -306,7 +327,31 @@ fn findings_table(findings: &[Finding], for_people: bool) -> Table {
                 Kind::New | Kind::Removed if finding.causes.is_empty() => text(String::new()),
                 _ => text(finding.cause()),
             },
-        ]);
+        ];
+        if !for_people {
+            cells.extend(parts(finding));
+        }
+        table.push(cells);
     }
     table
+}
+
+/// Keys of findings that programs alone read: numbers, and names.
+const NUMBERS: [&str; 6] = ["from_bytes", "to_bytes", "before_us", "after_us", "channels_before", "channels_after"];
+const NAMES: [&str; 4] = ["algorithm_before", "algorithm_after", "protocol_before", "protocol_after"];
+
+/// The cells of [`NUMBERS`] and [`NAMES`].
+fn parts(finding: &Finding) -> impl Iterator<Item = Cell> {
+    let sizes = finding.bytes().map_or([Cell::Missing, Cell::Missing], |bytes| bytes.map(Cell::from));
+    let times = finding.times_us().map_or([Cell::Missing, Cell::Missing], |us| us.map(|us| Cell::float(us, 2)));
+    let runs = finding.picked().map(|picked| {
+        picked.map(|picked| match picked {
+            Picked::Runs { algorithm, protocol, channels } => Some((algorithm, protocol, channels)),
+            Picked::Fails => None,
+        })
+    });
+    let [before, after] = runs.unwrap_or_default();
+    let of = |cell: fn((Algorithm, Protocol, u32)) -> Cell| [before.map(cell).into(), after.map(cell).into()];
+    let (channels, algorithms, protocols) = (of(|r| r.2.into()), of(|r| r.0.name().into()), of(|r| r.1.name().into()));
+    [sizes, times, channels, algorithms, protocols].into_iter().flatten()
 }

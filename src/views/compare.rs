@@ -6,7 +6,9 @@ use collcast_reports::model::{CaseOutcome, Cell, Column, Report, Status, Table, 
 use collcast_sim::units::Bytes;
 
 use super::VERSION;
-use crate::compare::{Alone, Band, Between, Change, Defect, FAMILY_ERROR, HostBand, NAMES, Outcome, Series};
+use crate::compare::{
+    Alone, Band, Between, Change, Defect, Difference, FAMILY_ERROR, HostBand, Mixed, NAMES, Outcome, Series,
+};
 use crate::values::{few, plural};
 
 /// Series without a partner that a warning names.
@@ -41,7 +43,7 @@ impl Outcome {
             report.tables.insert(1, hosts_table(&self.hosts, for_people));
         }
         if !for_people {
-            report.tables.push(unmatched_table(&self.unmatched));
+            report.tables.extend([unmatched_table(&self.unmatched), self.differences_table()]);
         }
         report
     }
@@ -56,6 +58,13 @@ impl Outcome {
             sides.map(|(name, side)| format!("{name}: {}, {} rows{}", side.label, side.rows, copies(side.copies)));
         let mut lines: Vec<String> = said.collect();
         lines.extend(self.differences.iter().map(|d| format!("A and B differ in {d}")));
+        if !self.said.is_empty() {
+            let said: Vec<String> = self.said.iter().map(ToString::to_string).collect();
+            lines.push(format!(
+                "rows are not matched by what logs say of their runs, and differ in: {}",
+                said.join("; ")
+            ));
+        }
         let noise = match (self.between, self.repeats) {
             (Between::Same, _) => "A and B are the same rows of the same files: no noise is between them".to_owned(),
             (Between::Forecasts, _) => "forecasts have no noise".to_owned(),
@@ -106,8 +115,36 @@ impl Outcome {
                 rows.join(", ")
             ));
         }
+        for mixed in &self.mixed {
+            let sides = NAMES.iter().zip(&mixed.values).filter(|(_, values)| !values.is_empty());
+            let several = sides.clone().filter(|(_, values)| values.len() > 1).map(|(name, _)| *name);
+            let values: Vec<String> =
+                sides.map(|(name, values)| format!("{name} has {}", joined(values, ", "))).collect();
+            let mixes = several.collect::<Vec<_>>().join(" and ");
+            lines.push(format!("{mixes}: several of {}, and medians are of all: {}", mixed.setting, values.join("; ")));
+        }
         lines.extend(self.rerouted.iter().map(|r| format!("NCCL ran something else, {r}")));
         lines
+    }
+
+    /// What differs throughout or is mixed, for programs.
+    fn differences_table(&self) -> Table {
+        let columns = ["kind", "setting", "a", "b", "collectives"].map(|key| Column::text(key, key));
+        let mut table = Table::new("differences", "what differs between A and B beside times", columns);
+        let differ = |kind, all: &[Difference]| {
+            let names = |d: &Difference| d.collectives.iter().map(|c| c.name()).collect::<Vec<_>>().join(",");
+            let row = |d: &Difference| [kind, &*d.setting, &*d.a, &*d.b, &*names(d)].map(Cell::from).to_vec();
+            all.iter().map(row).collect::<Vec<_>>()
+        };
+        let mixed = |mixed: &Mixed| {
+            let [a, b] = mixed.values.each_ref().map(|values| joined(values, ","));
+            ["mixed", &*mixed.setting, &*a, &*b, ""].map(Cell::from).to_vec()
+        };
+        let mut rows = differ("compared", &self.differences);
+        rows.extend(differ("said", &self.said));
+        rows.extend(self.mixed.iter().map(mixed));
+        rows.into_iter().for_each(|row| table.push(row));
+        table
     }
 
     /// The tolerance in percent, in the fewest digits that say it.
@@ -331,6 +368,10 @@ fn failure(defect: &Defect) -> TestCase {
     let outcome =
         CaseOutcome::Failed { kind: "failed".to_owned(), message: defect.what.clone(), details: String::new() };
     TestCase { group: "run".to_owned(), name: format!("run_failed, {}", defect.file), outcome, place: None }
+}
+
+fn joined(values: &BTreeSet<String>, between: &str) -> String {
+    values.iter().map(String::as_str).collect::<Vec<_>>().join(between)
 }
 
 fn rows_of(alone: &[Alone]) -> usize {

@@ -44,6 +44,7 @@ fn lines(health: &Health, with_files: bool) -> Table {
         Column::number("expected_gbps", "expected"),
         Column::number("low_gbps", "healthy from"),
         Column::number("percent", "% of expected").barred(Bar::OfHundred),
+        Column::number("fails_below_percent", "fails below %"),
         Column::text("state", "verdict"),
     ];
     if with_files {
@@ -52,6 +53,7 @@ fn lines(health: &Health, with_files: bool) -> Table {
     let mut table = Table::new("sizes", "bus bandwidth by size", columns);
     for run in &health.runs {
         for line in &run.lines {
+            let band = run.bands.iter().find(|band| band.part == line.part);
             // Without a column for it the file is not shown.
             table.push([
                 run.collective.name().into(),
@@ -62,6 +64,7 @@ fn lines(health: &Health, with_files: bool) -> Table {
                 bandwidth(line.expected_gbps),
                 bandwidth(line.low_gbps),
                 percent(line.share),
+                band.map(|band| percent(band.fails_below())).into(),
                 line.state.name().into(),
                 run.file.as_str().into(),
             ]);
@@ -78,6 +81,7 @@ fn bands(health: &Health) -> Table {
         Column::text("sizes", "sizes"),
         Column::number("percent", "% of expected busbw").barred(Bar::OfHundred),
         Column::number("low_percent", "healthy from %"),
+        Column::number("fails_below_percent", "fails below %"),
         Column::text("state", "verdict"),
     ];
     let mut table = Table::new("sizes", "bus bandwidth by band of sizes", columns);
@@ -90,6 +94,7 @@ fn bands(health: &Health) -> Table {
                 range(band).into(),
                 percent(band.share),
                 percent(band.low),
+                percent(band.fails_below()),
                 band.state.name().into(),
             ]);
         }
@@ -135,13 +140,19 @@ pub(super) fn digits(percent: f64) -> f64 {
     (percent * 1e6).round() / 1e6
 }
 
+/// Whether a band passes, though nearly all healthy machines reach more.
+fn is_between(band: &Band) -> bool {
+    band.state == State::Pass && band.share < band.low
+}
+
 /// What is said of a band: which sizes, what share, what healthy machines reach.
 fn told(run: &Judged, band: &Band, against: &Against<'_>) -> String {
     let of = format!("{} over {} ranks", run.collective, run.ranks);
     let share = band.share * 100.0;
     let least = band.low * 100.0;
     let sizes = range(band);
-    let reaches = format!("{of} reaches {share:.0}% of {} at {sizes}", against.name(run));
+    let reaches = |digits| format!("{of} reaches {share:.digits$}% of {} at {sizes}", against.name(run));
+    let (reaches, exactly) = (reaches(0), reaches(1));
     let healthy = if against.own(run).is_some() { "steady hosts" } else { "healthy machines" };
     match (band.state, band.unsteady) {
         (State::Slow, true) => format!(
@@ -149,8 +160,12 @@ fn told(run: &Judged, band: &Band, against: &Against<'_>) -> String {
             band.scatter * 100.0,
             Health::steady(band.part) * 100.0
         ),
-        (State::Slow, false) => format!("{reaches}, where {healthy} reach {least:.0}% or more"),
-        (State::Pass, _) => reaches,
+        (State::Pass, _) if is_between(band) => format!(
+            "{exactly}, between the {:.1}% that nearly all {healthy} reach and the {:.1}% below which it fails",
+            band.low * 100.0,
+            band.fails_below() * 100.0
+        ),
+        (State::Slow, false) | (State::Pass, _) => format!("{reaches}, where {healthy} reach {least:.0}% or more"),
         (State::Unsure, _) if band.share < band.low => {
             let limit = digits(against.0.gate.limits().of_part(band.part) * 100.0);
             format!("{reaches}, below the {least:.0}% that {healthy} reach, but not below the limit of {limit}%")
@@ -177,7 +192,10 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
                 against.since(run).unwrap_or_else(|| if band.unsteady { String::new() } else { slow_sizes(run) });
             format!("slow{more}: {told}{from}{}{cut}", places(health))
         }
-        State::Pass => format!("healthy{more}: {told}{}{}{}", below(run), lacking(run, against), places(health)),
+        State::Pass => {
+            let word = if is_between(band) { "passes" } else { "healthy" };
+            format!("{word}{more}: {told}{}{}{}", below(run), lacking(run, against), places(health))
+        }
         State::Unsure if band.state == State::Slow => {
             format!(
                 "cannot tell{more}: {told}; or NCCL chose another protocol there than forecast, since no other size is slow{}{cut}",

@@ -1,0 +1,100 @@
+//! What logs say of their runs, and rows are not matched by: the version of NCCL, the GPUs, variables.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use collcast_hwbackend::read::FileReport;
+use collcast_sim::collective::Collective;
+use collcast_sim::measurement::Measurement;
+use serde::Serialize;
+
+use super::sets::{Difference, NOT_SAID, Side, Values, throughout};
+
+/// Variables that settings of rows say, by which these are matched.
+const MATCHED: [&str; 6] =
+    ["NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_NTHREADS"];
+/// Ends of the names of variables that say a number of channels together: rows are matched by that.
+const CHANNELS: [&str; 2] = ["_NCHANNELS", "_CTAS"];
+/// Variables of logs, which change no call.
+const OF_LOGS: &str = "NCCL_DEBUG";
+
+/// Something that one set has several values of, in rows of one collective.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Mixed {
+    /// What logs say.
+    pub setting: String,
+    /// Values in A and in B.
+    pub values: [BTreeSet<String>; 2],
+}
+
+/// A run of a collective, and what its log says.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Run<'a> {
+    collective: Collective,
+    version: Option<&'a str>,
+    gpus: &'a BTreeSet<String>,
+    env: &'a BTreeMap<String, String>,
+    /// Rows are matched by its channels.
+    has_channels: bool,
+}
+
+impl Run<'_> {
+    fn variable(&self, name: &str) -> String {
+        let otherwise = if self.env.is_empty() { NOT_SAID } else { "unset" };
+        self.env.get(name).map_or(otherwise, String::as_str).to_owned()
+    }
+
+    fn is_unmatched(&self, name: &str) -> bool {
+        let of_channels = self.has_channels && CHANNELS.iter().any(|end| name.ends_with(end));
+        name.starts_with("NCCL_") && !name.starts_with(OF_LOGS) && !MATCHED.contains(&name) && !of_channels
+    }
+}
+
+/// What differs throughout, and what is mixed.
+pub(super) fn said(sides: &[Side; 2]) -> (Vec<Difference>, Vec<Mixed>) {
+    let runs = sides.each_ref().map(runs);
+    let all = || runs.iter().flatten();
+    let names = all().flat_map(|run| run.env.keys().filter(|name| run.is_unmatched(name)));
+    let names: BTreeSet<&str> = names.map(String::as_str).collect();
+    let gpus = |run: &Run<'_>| match run.gpus.len() {
+        0 => NOT_SAID.to_owned(),
+        _ => run.gpus.iter().map(String::as_str).collect::<Vec<_>>().join(" and "),
+    };
+    let mut told = vec![
+        ("NCCL version", values(&runs, |run| run.version.unwrap_or(NOT_SAID).to_owned())),
+        ("GPU", values(&runs, gpus)),
+    ];
+    told.extend(names.into_iter().map(|name| (name, values(&runs, |run| run.variable(name)))));
+    let mixed = told.iter().filter_map(|(setting, values)| {
+        let mixed = values.values().find(|values| values.iter().any(|side| side.len() > 1))?;
+        Some(Mixed { setting: (*setting).to_owned(), values: mixed.clone() })
+    });
+    (told.iter().flat_map(|(setting, values)| throughout(setting, values)).collect(), mixed.collect())
+}
+
+/// The runs of a set, those alike once.
+fn runs<'a>(side: &'a Side) -> BTreeSet<Run<'a>> {
+    let files: BTreeMap<String, &'a FileReport> =
+        side.files.iter().map(|file| (file.path.display().to_string(), file)).collect();
+    let run = |row: &'a Measurement| {
+        let file = files.get(&row.origin.file)?;
+        Some(Run {
+            collective: row.collective,
+            version: row.settings.nccl.as_deref().or(file.nccl.as_deref()),
+            gpus: &file.gpus,
+            env: file.env_of(&row.run),
+            has_channels: row.settings.channels.is_some(),
+        })
+    };
+    side.measurements.iter().filter_map(run).collect()
+}
+
+/// What each collective has in A and in B.
+fn values(runs: &[BTreeSet<Run<'_>>; 2], value: impl Fn(&Run<'_>) -> String) -> Values {
+    let mut values = Values::new();
+    for (side, runs) in runs.iter().enumerate() {
+        for run in runs {
+            values.entry(run.collective).or_default()[side].insert(value(run));
+        }
+    }
+    values
+}
