@@ -67,6 +67,9 @@ const LINKS: &str = "links";
 /// Why a step is never sure: see `docs/howto/capacity.md`.
 const OVERLAP: &str = "how calls and computation slow each other was measured on H200 alone";
 
+/// Why a step whose kernels were timed on another kind of GPU is never sure.
+const MOVED: &str = "computations take what they took on another kind of GPU";
+
 /// Runs that forecasts were held against.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Unseen {
@@ -89,6 +92,8 @@ pub struct Grounds {
     peaks: BTreeMap<(String, Collective, u32), Peak>,
     /// Whether computation runs beside the calls.
     overlapped: bool,
+    /// Whether times of computation are those of another kind of GPU.
+    moved: bool,
 }
 
 /// A forecast of a call that links bound, and what others published of the same.
@@ -235,12 +240,18 @@ impl Grounds {
         if self.basis == Basis::Extrapolated { (own.0.min(low), own.1.max(high)) } else { (low, high) }
     }
 
-    /// Those of a step over all ranks of a machine, whose calls are large and have computation beside them.
-    pub fn of_step(on: On<'_>, beyond: &Beyond) -> Self {
+    /// Those of a step over the first ranks of a machine, whose calls are large and have computation beside them.
+    pub fn of_step(on: On<'_>, ranks: u32, beyond: &Beyond) -> Self {
         let class = Spread::class(Protocol::Simple, on.settings.launch, LINKS);
         let interval = on.profile.interval(&class, !beyond.is_empty());
         let said = Said { bound: LINKS, busy: 1.0, interval, beyond };
-        Self { overlapped: true, ..Self::of(on, (Collective::AllReduce, on.topology.ranks()), said) }
+        Self { overlapped: true, ..Self::of(on, (Collective::AllReduce, ranks), said) }
+    }
+
+    /// The same, with times of computation from another kind of GPU.
+    #[must_use]
+    pub fn moved(self) -> Self {
+        Self { moved: true, ..self }
     }
 
     /// How sure an answer is: see [`Grounds::trust`].
@@ -252,8 +263,9 @@ impl Grounds {
     pub fn trust(&self) -> Trust {
         let (level, errors) = self.judged();
         let overlap = if self.overlapped { OVERLAP.to_owned() } else { String::new() };
+        let moved = if self.moved { MOVED.to_owned() } else { String::new() };
         let denied = self.denied().unwrap_or_default();
-        let reasons = [self.beyond.to_string(), errors, denied, overlap].into_iter().filter(|r| !r.is_empty());
+        let reasons = [moved, self.beyond.to_string(), errors, denied, overlap].into_iter().filter(|r| !r.is_empty());
         let reasons: Vec<String> = reasons.collect();
         Trust {
             status: if level == Level::Low { Status::Warning } else { Status::Ok },
@@ -296,8 +308,12 @@ impl Grounds {
             },
         };
         let level = Level::of(within, self.basis);
-        let doubted = self.overlapped || self.denied().is_some();
-        (if doubted { level.min(Level::Medium) } else { level }, errors)
+        let most = match (self.moved, self.overlapped || self.denied().is_some()) {
+            (true, _) => Level::Low,
+            (_, true) => Level::Medium,
+            _ => Level::High,
+        };
+        (level.min(most), errors)
     }
 }
 
@@ -322,12 +338,13 @@ fn off(error: f64) -> String {
 
 impl FromIterator<Grounds> for Grounds {
     fn from_iter<I: IntoIterator<Item = Grounds>>(all: I) -> Self {
-        let (mut beyond, mut basis, mut overlapped) = (Vec::new(), Basis::default(), false);
+        let (mut beyond, mut basis, mut overlapped, mut moved) = (Vec::new(), Basis::default(), false, false);
         let (mut errors, mut peaks) = (BTreeMap::new(), BTreeMap::<_, Peak>::new());
         for grounds in all {
             beyond.push(grounds.beyond);
             basis = basis.max(grounds.basis);
             overlapped |= grounds.overlapped;
+            moved |= grounds.moved;
             for (key, error) in grounds.errors {
                 let most: &mut f64 = errors.entry(key).or_insert(error);
                 *most = most.max(error);
@@ -338,7 +355,7 @@ impl FromIterator<Grounds> for Grounds {
                 }
             }
         }
-        Self { beyond: beyond.into_iter().collect(), basis, errors, peaks, overlapped }
+        Self { beyond: beyond.into_iter().collect(), basis, errors, peaks, overlapped, moved }
     }
 }
 

@@ -9,6 +9,7 @@ use collcast_sim::measurement::Measurement;
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::schedule::Call;
 use collcast_sim::schedule::msccl::Imported;
+use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 
 use crate::site::Site;
@@ -96,6 +97,16 @@ impl Query {
                 None => predictor.predict(&self.call, self.algorithm, self.protocol, settings),
             },
         }
+    }
+
+    /// The machine as the first of several communicators sees it.
+    ///
+    /// # Errors
+    /// Ranks that the machine does not have.
+    pub(crate) fn view(&self, topology: &Topology) -> Result<Option<Topology>, PredictError> {
+        let group = self.groups.as_ref().and_then(|groups| groups.first());
+        let gpus = |group: &Vec<Rank>| group.iter().map(|&rank| topology.gpu_of(rank)).collect::<Vec<_>>();
+        Ok(group.map(|group| topology.placed(&gpus(group))).transpose()?)
     }
 
     /// What an answer says of several communicators at once.

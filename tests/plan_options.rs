@@ -454,6 +454,7 @@ fn a_timeline_ends_with_its_step() {
         ("tp=2,pp=4,vpp=2,dp=2", true, true),
         ("tp=2,pp=4,dp=2,schedule=zb", true, true),
         ("tp=1,zero=3", true, false),
+        ("tp=1,zero=3,hsdp=8", true, false),
         ("tp=8,pp=1,dp=2,zero=0", true, false),
     ] {
         let request = Request { layout: Some(layout.to_owned()), tokens: None, price: None, ..request("dgx-h100", 16) };
@@ -486,6 +487,48 @@ fn a_timeline_ends_with_its_step() {
     }
     let (code, _, err) = collcast(&["plan", "llama3-8b", "--gpus", "8,16", "--timeline", "never.json"]);
     assert!(code == 2 && err.contains("--timeline is of one machine and count"), "{err}");
+}
+
+/// Goal: HSDP sums shares over their replicas beside gathers and scatters, each once its own are scattered, and in order.
+/// Method: `all_reduce_stream` of PyTorch's `_fsdp_param_group.py`; a sum begins where a scatter or the sum before it ends.
+#[test]
+fn shares_are_summed_over_replicas_beside_other_calls() {
+    let layout = Some("tp=1,zero=3,hsdp=8".to_owned());
+    let request = Request { layout, tokens: None, price: None, ..request("dgx-h100", 16) };
+    let outcome = plan(&request, &Watch::default()).unwrap();
+    let trace: Value = serde_json::from_slice(&collcast::plan::timeline(&request, &outcome).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let track = |name: &str| -> Vec<(f64, f64)> {
+        let named = events.iter().find(|event| event["ph"] == "M" && event["args"]["name"] == name).unwrap();
+        let own = events.iter().filter(|event| event["ph"] == "X" && event["tid"] == named["tid"]);
+        let at = |event: &Value, key: &str| event[key].as_f64().unwrap();
+        own.map(|event| (at(event, "ts"), at(event, "ts") + at(event, "dur"))).collect()
+    };
+    let (shared, sums) = (track("replicas"), track("all-reduces of shares over replicas"));
+    // 32 layers, embedding and head, of each micro-batch.
+    assert!(!sums.is_empty() && sums.len().is_multiple_of(34), "{}", sums.len());
+    let mut before = 0.0;
+    for sum in &sums {
+        let begins = |end: f64| (sum.0 - end).abs() < 0.01;
+        assert!(begins(before) || shared.iter().any(|call| begins(call.1)), "{sum:?}");
+        before = sum.1;
+    }
+    let beside = sums.iter().filter(|sum| shared.iter().any(|call| call.0 < sum.1 && sum.0 < call.1)).count();
+    assert!(beside > sums.len() / 2, "{beside} of {}", sums.len());
+}
+
+/// Goal: where faster links make a step longer, the changed choice of NCCL is named, and warned of.
+#[test]
+fn a_choice_that_makes_a_step_longer_is_named() {
+    let args = ["plan", "llama3-8b", "--on", "dgx-h100", "--gpus", "64", "--layout", "tp=1,hsdp=8", "--zero", "3"];
+    let more = ["--seq", "2048", "--global-batch", "64", "--vary", "pcie.rate=x2", "--format", "json"];
+    let (code, out, err) = collcast(&[&args[..], &more].concat());
+    assert_eq!(code, 0, "{err}");
+    let changed = &serde_json::from_str::<Value>(&out).unwrap()["variations"][1];
+    let choice = changed["choice"].as_str().unwrap_or_default();
+    assert!(choice.contains("all_reduce of 8 ranks ring -> tree"), "{changed}");
+    let longer = changed["step_percent"].as_f64().unwrap() > 0.5;
+    assert_eq!(longer, err.contains("pcie.rate=x2: links are faster, and it takes "), "{changed} {err}");
 }
 
 /// Goal: a slower NIC makes no step faster, and the ring of sixteen context ranks is the shift that it is: K and V of 8 MiB

@@ -1,8 +1,9 @@
 //! What a scenario's step comes to, what its exposed time consists of, and what would help: all
 //! of it by running the step again with one thing changed.
 
+use collcast_sim::ids::Rank;
 use collcast_sim::units::SimDuration;
-use collcast_sim::workload::{Jitter, Level, Mechanisms, OpGraph, Simulator, Step, WorkloadError};
+use collcast_sim::workload::{Jitter, Level, Mechanisms, OpGraph, RankSpec, Simulator, Step, WorkloadError};
 
 /// Parts of the time that a step takes beyond its computation. They add up to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,7 +13,9 @@ pub struct Breakdown {
     /// With communication that takes no time and a framework that adds nothing: computation, and
     /// waits for other ranks (a pipeline's bubble, stragglers).
     pub compute: SimDuration,
-    /// What of it the busiest rank computes; the rest is bubble.
+    /// What of it stragglers add: ranks at a pace of their own, and those that start late.
+    pub stragglers: Signed,
+    /// What of the rest the busiest rank computes; the remainder is bubble.
     pub busiest: SimDuration,
     /// Computation and communication slow and delay each other.
     pub interference: Signed,
@@ -32,28 +35,55 @@ fn difference(a: SimDuration, b: SimDuration) -> Signed {
 }
 
 /// Simulations of [`breakdown`].
-pub const RUNS: usize = 4;
+pub fn runs(graph: &OpGraph) -> usize {
+    4 + usize::from(!stragglers(graph).is_empty())
+}
+
+/// The pace of ranks that are like the scenario's layers, in millionths of their time.
+const USUAL_PACE: u64 = 1_000_000;
+
+/// Ranks that are slower than the scenario's layers, or start late.
+pub fn stragglers(graph: &OpGraph) -> Vec<Rank> {
+    let lags = |rank: &RankSpec| rank.pace_ppm > USUAL_PACE || rank.late > SimDuration::ZERO;
+    (0..).map(Rank).zip(&graph.ranks).filter(|(_, spec)| lags(spec)).map(|(rank, _)| rank).collect()
+}
+
+/// The step without its [`stragglers`], if it has some.
+pub fn even(graph: &OpGraph) -> Option<OpGraph> {
+    let lagging = stragglers(graph);
+    (!lagging.is_empty()).then(|| {
+        let mut even = graph.clone();
+        for rank in lagging {
+            let spec = &mut even.ranks[rank.index()];
+            (spec.pace_ppm, spec.late) = (spec.pace_ppm.min(USUAL_PACE), SimDuration::ZERO);
+        }
+        even
+    })
+}
 
 /// Takes a step apart by leaving out one mechanism after another: interference, launches, what the
-/// framework adds, communication. The parts add up to the step exactly.
+/// framework adds, communication, stragglers. The parts add up to the step exactly.
 ///
 /// # Errors
 /// As [`Simulator::run`].
 pub fn breakdown(simulator: &Simulator<'_>, graph: &OpGraph, step: &Step) -> Result<Breakdown, WorkloadError> {
     let level = if step.slices { Level::Slices } else { Level::Flows };
     let mut on = Mechanisms { interference: false, ..Mechanisms::default() };
-    let mut run = |change: &dyn Fn(&mut Mechanisms)| {
+    let mut without = |change: &dyn Fn(&mut Mechanisms)| {
         change(&mut on);
         simulator.run(graph, on, level)
     };
-    let calm = run(&|_| {})?;
-    let launched = run(&|m| m.launch = false)?;
-    let bare = run(&|m| m.framework = false)?;
-    let silent = run(&|m| m.communication = false)?;
+    let calm = without(&|_| {})?;
+    let launched = without(&|m| m.launch = false)?;
+    let bare = without(&|m| m.framework = false)?;
+    let silent = without(&|m| m.communication = false)?;
+    let even = even(graph).map(|even| simulator.run(&even, on, level)).transpose()?;
+    let together = even.as_ref().unwrap_or(&silent);
     Ok(Breakdown {
         step: step.time,
         compute: silent.time,
-        busiest: silent.ranks.iter().map(|r| r.compute).max().unwrap_or_default(),
+        stragglers: difference(silent.time, together.time),
+        busiest: together.ranks.iter().map(|r| r.compute).max().unwrap_or_default(),
         interference: difference(step.time, calm.time),
         launch: difference(calm.time, launched.time),
         framework: difference(launched.time, bare.time),

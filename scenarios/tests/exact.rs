@@ -4,6 +4,7 @@
 
 mod common;
 
+use collcast_scenarios::study;
 use collcast_sim::units::SimDuration;
 use collcast_sim::workload::{Jitter, Level, Mechanisms, OpGraph, Step};
 use common::{Machine, builtin, read};
@@ -209,6 +210,10 @@ fn stragglers_and_jitter() {
     let even = run(&base, CALM);
     let slow = run(&format!("{base}[[stragglers]]\nrank = 2\nslow = 1.5\n"), CALM);
     assert_eq!(slow.time.0 - even.time.0, us(6000).0);
+    let (machine, scenario) =
+        (Machine::new("h200x4", None), read(&format!("{base}[[stragglers]]\nrank = 2\nslow = 1.5\n")));
+    let parts = study::breakdown(&machine.simulator(), &machine.graph(&scenario), &slow).unwrap();
+    assert_eq!((parts.stragglers, parts.busiest, parts.compute), (us(6000).0 as i64, us(12_000), us(18_000)));
     let late = run(&format!("{base}[[stragglers]]\nrank = 3\nlate = \"700 us\"\n"), CALM);
     assert_eq!(late.time.0 - even.time.0, us(700).0);
     let spread = run(&base.replace("topology = \"h200x4\"", "topology = \"h200x4\", spread = 0.5"), CALM);

@@ -1,7 +1,7 @@
 //! How NCCL came to its choice: who decided, and the table that it was made from.
 
 use collcast_sim::collective::{Algorithm, Collective, Protocol};
-use collcast_sim::nccl::Cell;
+use collcast_sim::nccl::{Cell, Decision};
 use collcast_sim::predict::{Choice, Predictor};
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::site::Site;
 pub struct Explained {
     /// What is done.
     pub collective: Collective,
-    /// Hosts of the machine.
+    /// Hosts of the machine; of several communicators those of one.
     pub nodes: u32,
     /// Size as nccl-tests counts it.
     pub size_bytes: u64,
@@ -65,7 +65,16 @@ pub(super) fn explain(parts: &[(&Site, &[Query])], predictors: &[Predictor<'_>])
 }
 
 fn explained(site: &Site, query: &Query, predictor: &Predictor<'_>) -> Result<Explained, Error> {
-    let decision = predictor.decide(&query.call, query.algorithm, query.protocol, site.settings())?;
+    let view = query.view(&site.topology)?;
+    let decide = |predictor: &Predictor<'_>| -> Result<(u32, Decision), Error> {
+        let decision = predictor.decide(&query.call, query.algorithm, query.protocol, site.settings())?;
+        Ok((predictor.hosts(query.call.ranks), decision))
+    };
+    let (nodes, decision) = match &view {
+        // Of several communicators the first.
+        Some(view) => decide(&predictor.on(view))?,
+        None => (site.nodes(), decide(predictor)?.1),
+    };
     let cost = |candidate: &collcast_sim::nccl::Candidate| {
         let chosen = (candidate.algorithm, candidate.protocol) == (decision.algorithm, decision.protocol);
         let (cost, state) = match candidate.cell {
@@ -85,7 +94,7 @@ fn explained(site: &Site, query: &Query, predictor: &Predictor<'_>) -> Result<Ex
     };
     Ok(Explained {
         collective: query.call.collective,
-        nodes: site.nodes(),
+        nodes,
         size_bytes: query.call.size().0,
         algorithm: decision.algorithm,
         protocol: decision.protocol,

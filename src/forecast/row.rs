@@ -5,7 +5,7 @@ use collcast_sim::predict::{Choice, Prediction, Settings};
 use collcast_sim::schedule::Call;
 use serde::Serialize;
 
-use crate::confidence::{self, Grounds};
+use crate::confidence::{self, Grounds, On};
 use crate::query::Query;
 use crate::site::Site;
 
@@ -89,8 +89,8 @@ impl Asked {
 }
 
 /// What the forecast of a query rests on; that of one communicator alone is held beside published runs, where NCCL chooses.
-fn grounds(site: &Site, query: &Query, prediction: &Prediction) -> Grounds {
-    let (on, call) = (site.on(), &query.call);
+fn grounds(on: On<'_>, query: &Query, prediction: &Prediction) -> Grounds {
+    let call = &query.call;
     let grounds = Grounds::of(on, (call.collective, call.ranks), prediction.into());
     let auto = (query.algorithm, query.protocol) == (Choice::Auto, Choice::Auto) && query.channels.is_none();
     match auto && query.schedule.is_none() && query.groups.is_none() {
@@ -103,7 +103,10 @@ impl Row {
     pub(super) fn new(site: &Site, query: &Query, prediction: Prediction) -> Self {
         let call = &query.call;
         let algbw_gbps = prediction.algbw_gb_per_s(call.size());
-        let (low_us, high_us) = confidence::interval_us(site.on(), call, &prediction);
+        // Of several communicators the hosts of the first, not those of as many ranks of the machine.
+        let view = query.view(&site.topology).ok().flatten();
+        let on = On { topology: view.as_ref().unwrap_or(&site.topology), ..site.on() };
+        let (low_us, high_us) = confidence::interval_us(on, call, &prediction);
         // NCCL starts nothing for a call without bytes.
         let runs = |us: f64| if call.size().0 == 0 { 0.0 } else { us };
         Self {
@@ -124,7 +127,7 @@ impl Row {
             instead_of: prediction.instead_of,
             asked: Asked::of(call, site.settings()),
             query: query.clone(),
-            grounds: grounds(site, query, &prediction),
+            grounds: grounds(on, query, &prediction),
             prediction,
         }
     }

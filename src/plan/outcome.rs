@@ -48,6 +48,8 @@ pub struct Variation {
     pub whole: Option<Whole>,
     /// Its days, or its step where no run is given, by those without the change, less 1.
     pub effect: f64,
+    /// Collectives for which NCCL chooses another algorithm then.
+    pub choice: String,
 }
 
 /// A plan.
@@ -86,6 +88,8 @@ pub struct Outcome {
     pub inputs: Vec<Input>,
     /// What was assumed.
     pub notes: Vec<String>,
+    /// What to know before using the numbers.
+    pub warnings: Vec<String>,
 }
 
 /// What failures leave.

@@ -342,6 +342,7 @@ impl Planning {
             confidence: self.trust.confidence(request.gpus),
             whole,
             refused: Vec::new(),
+            warnings: Vec::new(),
             inputs: site.sources.clone(),
             notes: self.notes.iter().cloned().chain(searched).chain(strange).chain(assumed).collect(),
             layouts,

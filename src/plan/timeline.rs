@@ -48,12 +48,19 @@ fn shown(doing: Doing) -> (u64, String) {
         }
         Doing::Gradients => (3, "sum of gradients".to_owned()),
         Doing::Shared => (3, "parameters or gradients".to_owned()),
+        Doing::Replicas => (4, "gradients of replicas".to_owned()),
         Doing::Parameters { chunk } => (TRACKS.len() as u64 + u64::from(chunk), format!("parameters of chunk {chunk}")),
     }
 }
 
 /// Names of the first tracks; those after them are of the parameters of a chunk each.
-const TRACKS: [&str; 4] = ["passes", "activations to the next stage", "gradients to the previous stage", "replicas"];
+const TRACKS: [&str; 5] = [
+    "passes",
+    "activations to the next stage",
+    "gradients to the previous stage",
+    "replicas",
+    "all-reduces of shares over replicas",
+];
 
 fn write(spans: &[Span]) -> std::io::Result<Vec<u8>> {
     let mut trace = TraceWriter::new(Vec::new())?;
@@ -72,7 +79,7 @@ fn write(spans: &[Span]) -> std::io::Result<Vec<u8>> {
         let (thread, name) = shown(span.doing);
         let (start, end) = (at(span.start), at(span.end));
         trace.event(&TraceEvent {
-            category: TRACKS[(thread as usize).min(TRACKS.len() - 1)].to_owned(),
+            category: TRACKS.get(thread as usize).map_or("replicas", |track| *track).to_owned(),
             process: process(span.stage),
             duration: end - start,
             args: Vec::new(),

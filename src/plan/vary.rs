@@ -18,6 +18,9 @@ use crate::vary::{self as machine, Change, To, crossed};
 /// Variations of one answer at most: each simulates calls again, for seconds on a large machine.
 const MOST: usize = 200;
 
+/// Part of a step, or of a run, by which it is longer at least where faster links are said to be worse: above rounding.
+const LONGER: f64 = 0.005;
+
 /// Something that may be changed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Key {
@@ -90,10 +93,7 @@ pub(super) struct Changes {
 /// What is changed for the table of sensitivities: parts of a machine that are bought, and what goes wrong with them.
 const SENSITIVITIES: [(&str, &[(&str, To)]); 16] = [
     ("NIC rate x2", &[("nic.rate", To::Times(2.0))]),
-    (
-        "network rate x2: NICs, PCIe and switches",
-        &[("nic.rate", To::Times(2.0)), ("pcie.rate", To::Times(2.0)), ("fabric.rate", To::Times(2.0))],
-    ),
+    ("network rate x2: NICs, PCIe and switches", machine::NETWORK_TWICE),
     ("NIC rate x0.5", &[("nic.rate", To::Times(0.5))]),
     ("one rail lost", &[("nics", To::Plus(-1.0))]),
     ("one GPU at 90% of its speed", &[("slowest-gpu", To::Times(0.9))]),
@@ -312,11 +312,14 @@ fn simulated(
             }
         }
     }
+    let mut choice = String::new();
     let layout = match varied.elsewhere {
         true => {
             let calls = calls(&varied.site)?;
             whole_hosts(varied.request.gpus, calls.host())?;
-            planning.timed(varied.parallel, &calls)?
+            let layout = planning.timed(varied.parallel, &calls)?;
+            choice = known.others(&calls).into_iter().collect::<Vec<_>>().join("; ");
+            layout
         }
         false => planning.timed(varied.parallel, known)?,
     };
@@ -327,7 +330,20 @@ fn simulated(
         _ => layout.step.seconds / best.step.seconds,
     } - 1.0;
     let strange = planning.strange(&layout.layout);
-    Ok((Variation { change: change.name.clone(), layout, whole, effect }, strange))
+    Ok((Variation { change: change.name.clone(), layout, whole, effect, choice }, strange))
+}
+
+/// Warns of links that are faster, and a step that takes longer.
+fn worse(change: &Change<Key>, variation: &Variation) -> Option<String> {
+    let faster = |(key, to): &(Key, To)| {
+        matches!(key, Key::Machine(machine::Key::Rate(_))) && matches!(to, To::Times(times) if *times > 1.0)
+    };
+    if variation.effect < LONGER || !change.settings.iter().all(faster) {
+        return None;
+    }
+    let (change, choice, percent) = (&change.name, &variation.choice, 100.0 * variation.effect);
+    let why = if choice.is_empty() { String::new() } else { format!(", as NCCL chooses otherwise: {choice}") };
+    Some(format!("{change}: links are faster, and it takes {percent:.1}% longer{why}"))
 }
 
 /// The outcome with all that was asked to be changed of its best layout.
@@ -349,12 +365,12 @@ pub(super) fn varied(
         let mut refused = None;
         for (change, result) in changes.iter().zip(results) {
             match result {
-                Ok((variation, strange)) if wanted => {
-                    outcome.variations.push(variation);
-                    let known = |note: &String| !outcome.notes.contains(note);
+                Ok((variation, strange)) => {
+                    outcome.warnings.extend(worse(change, &variation));
+                    let known = |note: &String| wanted && !outcome.notes.contains(note);
                     outcome.notes.extend(strange.filter(known));
+                    if wanted { &mut outcome.variations } else { &mut outcome.sensitivities }.push(variation);
                 }
-                Ok((variation, _)) => outcome.sensitivities.push(variation),
                 // Our own faults, and whoever stops us, are no answer.
                 Err(error) if error.code() != 2 => return Err(error),
                 Err(error) => {

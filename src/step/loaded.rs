@@ -1,5 +1,8 @@
 //! A scenario with its machine, ready to be simulated.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use collcast_scenarios::device;
 use collcast_scenarios::file::{self, Scenario};
 use collcast_sim::collective::Launch;
@@ -13,6 +16,8 @@ use super::request::Request;
 use crate::confidence::{Grounds, On};
 use crate::error::Error;
 use crate::site::{Site, SiteSpec, Told};
+use crate::validate::gpus_of_another;
+use crate::vary::{Key, To};
 use crate::watch::Watch;
 
 /// A machine that steps run on.
@@ -70,11 +75,29 @@ impl Machine {
         Simulator::new(self.predictor().telling(self.watch.of_runs(runs)), self.device, self.settings)
     }
 
-    /// What its steps rest on.
-    pub(super) fn grounds(&self) -> Grounds {
-        let beyond = self.simulator().predictor().beyond(self.topology.ranks(), self.settings.launch);
+    /// The same with something of it changed, as far as it has that; none where it has nothing of it.
+    pub(super) fn changed(&self, settings: &[(&str, To)]) -> Option<Self> {
+        let mut site = self.as_calls_see_it();
+        let mut set = |(key, to): &(&str, To)| {
+            let keys = Key::of(key).unwrap_or_default();
+            keys.into_iter().filter(|key| key.set(&mut site, to).is_ok()).count()
+        };
+        let done: usize = settings.iter().map(&mut set).sum();
+        (done > 0).then(|| Self {
+            topology: site.topology.clone(),
+            device: self.device,
+            settings: self.settings,
+            watch: Watch::default(),
+            site,
+        })
+    }
+
+    /// What steps of so many ranks rest on.
+    pub(super) fn grounds(&self, ranks: usize) -> Grounds {
+        let ranks = u32::try_from(ranks).unwrap_or(u32::MAX).min(self.topology.ranks());
+        let beyond = self.simulator().predictor().beyond(ranks, self.settings.launch);
         let on = On { topology: &self.topology, profile: &self.site.profile, settings: &self.settings };
-        Grounds::of_step(on, &beyond)
+        Grounds::of_step(on, ranks, &beyond)
     }
 }
 
@@ -97,6 +120,12 @@ impl Loaded {
             profiles: if asked.profiles.is_empty() { own.profile.clone() } else { asked.profiles.clone() },
             ..asked.clone()
         };
+        if asked.launch == Some(Launch::SingleThread) {
+            return Err(Error::usage(
+                "--launch single_thread: the ranks of a scenario are processes or threads of their own",
+                "leave it out, or give --launch graph for a step that is one CUDA graph",
+            ));
+        }
         let mut machine = Machine::new(spec.load()?, asked.launch)?;
         machine.topology = slowed(&machine.topology, &scenario.slow_links);
         Ok(Self { scenario, machine })
@@ -108,8 +137,29 @@ impl Loaded {
     }
 
     pub(super) fn graph(&self) -> OpGraph {
-        self.scenario.graph(&self.machine.site.profile, self.machine.device)
+        self.graph_of(&self.scenario)
     }
+
+    /// What another scenario's ranks do on the machine. A CUDA graph of the step leaves the host nothing to launch in it.
+    pub(super) fn graph_of(&self, scenario: &Scenario) -> OpGraph {
+        let mut graph = scenario.graph(&self.machine.site.profile, self.machine.device);
+        if self.machine.settings.launch == Launch::Graph {
+            let ops = graph.programs.iter_mut().flat_map(|program| &mut program.ops);
+            ops.for_each(|op| op.issue = SimDuration::ZERO);
+        }
+        graph
+    }
+}
+
+/// Kinds of GPU that a machine has.
+pub(super) fn gpus(topology: &Topology) -> BTreeSet<String> {
+    let gpus = (0..topology.ranks()).filter_map(|rank| topology.gpu(topology.gpu_of(Rank(rank))));
+    gpus.map(|gpu| gpu.model.clone()).filter(|model| !model.is_empty()).collect()
+}
+
+/// Whether GPUs of these names are of another kind than a machine's.
+pub(super) fn is_of_others(names: &BTreeSet<&str>, topology: &Topology) -> bool {
+    gpus_of_another(Path::new(""), names, topology).is_some()
 }
 
 /// The machine with the links of some ranks' GPUs, and of the NICs with the same numbers, slower.
@@ -134,7 +184,7 @@ fn slowed(topology: &Topology, slow: &[(u32, f64)]) -> Topology {
     topology.with_links(|id, link| scale(link, share(id)))
 }
 
-pub(super) fn scale(link: Link, share: f64) -> Link {
+fn scale(link: Link, share: f64) -> Link {
     let rate = Bandwidth::from_gb_per_s(link.rate.gb_per_s() * share);
     Link { rate, ..link }
 }

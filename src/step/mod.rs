@@ -1,6 +1,7 @@
 //! One training step: how long it takes, what of its communication is exposed, by what, and what would help.
 
 mod advice;
+mod choices;
 mod collectives;
 mod goal;
 mod loaded;
@@ -13,15 +14,18 @@ mod simulated;
 mod timeline;
 mod variants;
 
+use std::collections::BTreeSet;
+
 use collcast_scenarios::study;
-use collcast_sim::units::SimDuration;
+use collcast_sim::collective::Launch;
+use collcast_sim::topology::Topology;
 use collcast_sim::workload::{Level, Mechanisms, OpGraph};
 
 use crate::error::Error;
 pub use advice::Change;
 pub use collectives::{Collectives, Role};
 pub use goal::{Written, write_goal};
-use loaded::{Loaded, failed, ms};
+use loaded::{Loaded, failed, gpus, is_of_others, ms};
 pub use outcome::{Communication, Detail, Disturbed, LinkUse, Outcome, PathPart, Stream, Variant};
 pub use pictures::pictures;
 pub use profiled::profiled;
@@ -33,39 +37,60 @@ pub use timeline::timeline;
 /// Simulates a training step, or each variant of it.
 ///
 /// # Errors
-/// A scenario or machine that cannot be read, a layout that does not fit, a call that cannot be forecast.
+/// A scenario or machine that cannot be read, a layout that does not fit, a call that cannot be forecast; of several variants
+/// only where none is possible.
 pub fn step(request: &Request) -> Result<Outcome, Error> {
     let variants = variants::variants(request)?;
-    let Some(((label, text), others)) = variants.split_first() else {
-        return Err(Error::usage("there is nothing to simulate", "give a scenario"));
-    };
-    let follow = |index| request.watch.one_of(index, variants.len());
-    let loaded = Loaded::new(text, label, request)?.followed(follow(0));
-    let scenario = &loaded.scenario;
-    let mut first = of_scenario(label, &loaded, request.level)?;
+    let own = if variants.len() > 1 || !request.vary.is_empty() { gpus_of(request) } else { BTreeSet::new() };
     let parts = request.watch.parts(variants.len());
-    for (index, (label, text)) in (1..).zip(others) {
+    let (mut first, mut refused): (Option<(Loaded, Outcome)>, Vec<Error>) = (None, Vec::new());
+    let mut impossible = Vec::new();
+    for (index, (label, text)) in variants.iter().enumerate() {
+        let ran = Loaded::new(text, label, request).and_then(|loaded| {
+            let loaded = loaded.followed(request.watch.one_of(index, variants.len()));
+            let mut outcome = of_scenario(label, &loaded, request.level)?;
+            if let Some(warning) = moved(&own, &loaded.machine.topology) {
+                outcome.warnings.push(warning);
+                outcome.same_gpus = false;
+                outcome.grounds = outcome.grounds.moved();
+            }
+            Ok((loaded, outcome))
+        });
         parts.done()?;
-        let loaded = Loaded::new(text, label, request)?.followed(follow(index));
-        let other = of_scenario(label, &loaded, request.level)?;
-        first.same_work &= loaded.scenario.same_work(scenario);
-        for warning in other.warnings {
-            if !first.warnings.contains(&warning) {
-                first.warnings.push(warning);
+        match (ran, &mut first) {
+            // Our own faults, and whoever stops us, are no answer.
+            (Err(error), _) if error.code() != 2 || variants.len() == 1 => return Err(error),
+            (Err(error), _) => {
+                impossible.push(format!("not possible: {label}: {error}"));
+                refused.push(error);
+            }
+            (Ok(ran), None) => first = Some(ran),
+            (Ok((loaded, other)), Some((of_first, first))) => {
+                first.join(other, loaded.scenario.same_work(&of_first.scenario));
             }
         }
-        first.variants.extend(other.variants);
-        first.grounds = [first.grounds, other.grounds].into_iter().collect();
     }
+    let Some((loaded, mut first)) = first else {
+        return Err(refused
+            .into_iter()
+            .next()
+            .unwrap_or_else(|| Error::usage("there is nothing to simulate", "give a scenario")));
+    };
+    first.warnings.extend(impossible);
+    let scenario = &loaded.scenario;
     first.scenario.clone_from(&scenario.name);
     first.notes.insert(0, format!("scenario {}: {}", scenario.name, scenario.description));
+    first.notes.extend(launches(&loaded));
     match (&mut first.detail, variants.len()) {
         (Some(detail), 1) => {
             detail.disturbed = disturbed(&loaded, &first.graph, request.level)?;
             if scenario.layout.data <= advice::MOST_RANKS {
                 request.watch.stage("trying what would help")?;
                 let simulator = loaded.machine.simulator();
-                detail.advice = Some(advice::advice(request, &loaded, &simulator)?);
+                let now = advice::Now { step_ms: first.variants[0].step_ms, choices: &first.variants[0].choices };
+                let (advice, warnings) = advice::advice(request, &loaded, &simulator, (&now, &first.graph))?;
+                detail.advice = Some(advice);
+                first.warnings.extend(warnings);
             } else {
                 first.notes.push(format!(
                     "what would help is not tried with more than {} ranks in a communicator (it takes minutes); \
@@ -76,7 +101,37 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
         }
         _ => first.detail = None,
     }
+    let choices: Vec<String> =
+        first.variants.iter().skip(1).filter_map(|other| first.variants[0].chooses_otherwise(other)).collect();
+    first.notes.extend(choices);
     Ok(first)
+}
+
+/// What is said of a step that is a CUDA graph.
+fn launches(loaded: &Loaded) -> Option<String> {
+    (loaded.machine.settings.launch == Launch::Graph)
+        .then(|| "the whole step is one CUDA graph, calls too: the host launches nothing in it".to_owned())
+}
+
+/// Kinds of GPU of the machine that the scenario itself names, for which its layers have their times.
+fn gpus_of(request: &Request) -> BTreeSet<String> {
+    let loaded = Loaded::new(&request.text, "", request);
+    loaded.map_or_else(|_| BTreeSet::new(), |loaded| gpus(&loaded.machine.topology))
+}
+
+/// Warns of a machine with other GPUs than those that times of computation are of.
+fn moved(own: &BTreeSet<String>, topology: &Topology) -> Option<String> {
+    let names = own.iter().map(String::as_str).collect();
+    is_of_others(&names, topology).then(|| {
+        let listed = |names: BTreeSet<String>| names.into_iter().collect::<Vec<_>>().join(", ");
+        format!(
+            "{} has {}, and layers take what the scenario says for {}: only calls are those of this machine; vary times of \
+             layers too, or use `collcast plan`, which knows kernels of each GPU",
+            topology.name,
+            listed(gpus(topology)),
+            listed(own.clone()),
+        )
+    })
 }
 
 /// Simulates one variant.
@@ -96,14 +151,9 @@ fn disturbed(loaded: &Loaded, graph: &OpGraph, level: Level) -> Result<Vec<Distu
     if scenario.stragglers.is_empty() && scenario.jitter.is_none() {
         return Ok(Vec::new());
     }
-    let mut even = graph.clone();
-    for rank in &mut even.ranks {
-        (rank.pace_ppm, rank.late) = (1_000_000, SimDuration::ZERO);
-    }
-    let mut cases = vec![("as it is", graph), ("without stragglers", &even)];
-    if scenario.stragglers.is_empty() {
-        cases.pop();
-    }
+    let even = study::even(graph);
+    let mut cases = vec![("as it is", graph)];
+    cases.extend(even.as_ref().map(|even| ("without stragglers", even)));
     let seeds = scenario.jitter.map_or(0, |(_, seeds)| seeds as usize);
     loaded.machine.watch.stage("simulating stragglers and jitter")?;
     let simulator = loaded.machine.telling_simulator(cases.len() * (1 + seeds));

@@ -9,6 +9,7 @@ use collcast_sim::workload::{OpGraph, Step};
 use serde::Serialize;
 
 use super::advice::Change;
+use super::choices::{Choices, changed};
 use crate::confidence::Grounds;
 use crate::site::Site;
 
@@ -29,6 +30,8 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// What to know before using the numbers.
     pub warnings: Vec<String>,
+    /// Whether all variants have the GPUs that the scenario's layers have their times for.
+    pub same_gpus: bool,
     /// What it rests on.
     #[serde(skip)]
     pub grounds: Grounds,
@@ -50,6 +53,18 @@ pub struct Outcome {
     /// What its time consists of.
     #[serde(skip)]
     pub parts: Breakdown,
+}
+
+impl Outcome {
+    /// With the variant of another outcome, which is the same work or is not.
+    pub(super) fn join(&mut self, other: Self, same_work: bool) {
+        self.same_work &= same_work;
+        self.same_gpus &= other.same_gpus;
+        let new = other.warnings.into_iter().filter(|warning| !self.warnings.contains(warning));
+        self.warnings.extend(new.collect::<Vec<_>>());
+        self.variants.extend(other.variants);
+        self.grounds = [std::mem::take(&mut self.grounds), other.grounds].into_iter().collect();
+    }
 }
 
 /// What a call takes of links while it runs, beside whatever else does; both ends of a call are one entry each.
@@ -86,10 +101,24 @@ pub struct Variant {
     pub framework_ms: f64,
     /// Of that: the last calls, and those that computation waits for.
     pub unhidden_ms: f64,
-    /// Of the computation: waits for other ranks.
+    /// Of the computation: waits for other stages.
     pub bubble_ms: f64,
+    /// Of the computation: what slow and late ranks add to it.
+    pub straggler_ms: f64,
+    /// Algorithms and protocols that NCCL chooses, by kind of call.
+    #[serde(skip)]
+    pub choices: Choices,
     /// Events of the simulation.
     pub events: u64,
+}
+
+impl Variant {
+    /// Says where NCCL chooses otherwise for another variant.
+    pub(super) fn chooses_otherwise(&self, other: &Self) -> Option<String> {
+        let choice = changed(&self.choices, &other.choices);
+        (!choice.is_empty())
+            .then(|| format!("{}: NCCL chooses otherwise than with {}: {choice}", other.label, self.label))
+    }
 }
 
 /// Where the time of a step goes.

@@ -6,7 +6,7 @@
 //! the host, or the queue, took it. Computations were slowed by the calls beside them when they were recorded, and are not
 //! slowed again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use collcast_hwbackend::trace::{Activity, Call, Kernels, Recorded, Trace, read_paths};
@@ -18,7 +18,7 @@ use collcast_sim::workload::{
     Communicate, Compute, Level, Mechanisms, Op, OpGraph, Program, RankSpec, StreamKind, What,
 };
 
-use super::loaded::Machine;
+use super::loaded::{Machine, gpus, is_of_others};
 use super::outcome::Outcome;
 use super::simulated::with_mechanisms;
 use crate::error::Error;
@@ -93,6 +93,19 @@ pub fn profiled(paths: &[PathBuf], spec: &SiteSpec, watch: &Watch) -> Result<Out
     outcome.notes.splice(0..0, said_of(&traces));
     outcome.warnings.extend(traces.iter().flat_map(noted));
     outcome.warnings.extend(said.sentences());
+    let recorded: BTreeSet<&str> = traces.iter().filter_map(|trace| trace.gpu.as_deref()).collect();
+    if is_of_others(&recorded, &machine.topology) {
+        let listed = |names: Vec<&str>| names.join(", ");
+        let (names, has) = (recorded.into_iter().collect(), gpus(&machine.topology));
+        outcome.warnings.push(format!(
+            "recorded on {}, and {} has {}: computations take what they took there, only calls are those of this machine",
+            listed(names),
+            machine.topology.name,
+            listed(has.iter().map(String::as_str).collect()),
+        ));
+        outcome.same_gpus = false;
+        outcome.grounds = outcome.grounds.moved();
+    }
     Ok(outcome)
 }
 

@@ -7,6 +7,7 @@ use collcast_sim::units::SimDuration;
 use collcast_sim::workload::fold::fold;
 use collcast_sim::workload::{Level, Mechanisms, OpGraph, Simulator, Step, What, WorkloadError};
 
+use super::choices::{Choices, choices};
 use super::loaded::{Machine, failed, ms};
 use super::outcome::{Communication, Detail, LinkUse, Outcome, PathPart, Stream, Variant};
 use crate::error::Error;
@@ -30,11 +31,12 @@ pub(super) fn with_mechanisms(
     level: Level,
     on: Mechanisms,
 ) -> Result<Outcome, Error> {
-    let simulator = machine.telling_simulator(1 + study::RUNS);
+    let simulator = machine.telling_simulator(1 + study::runs(&graph));
     let step = simulator.run(&graph, on, level).map_err(failed)?;
     let parts = study::breakdown(&simulator, &graph, &step).map_err(failed)?;
     let link_use = link_use(&simulator, &graph, &step).map_err(failed)?;
-    let grounds = machine.grounds();
+    let choices = choices(&simulator, &graph, &step).map_err(failed)?;
+    let grounds = machine.grounds(graph.ranks.len());
     let mut notes = assumptions(&machine.topology, &machine.site.profile, &machine.settings, grounds.basis);
     notes.extend(machine.site.why.clone());
     notes.push(format!(
@@ -54,8 +56,9 @@ pub(super) fn with_mechanisms(
     };
     Ok(Outcome {
         scenario: String::new(),
-        variants: vec![variant(label, &graph, &step, &parts)],
+        variants: vec![variant(label, &graph, &step, &parts, choices)],
         same_work: true,
+        same_gpus: true,
         detail: Some(detail),
         inputs: machine.site.sources.clone(),
         notes,
@@ -110,7 +113,7 @@ fn link_use(simulator: &Simulator<'_>, graph: &OpGraph, step: &Step) -> Result<V
     Ok(all)
 }
 
-fn variant(label: &str, graph: &OpGraph, step: &Step, parts: &Breakdown) -> Variant {
+fn variant(label: &str, graph: &OpGraph, step: &Step, parts: &Breakdown, choices: Choices) -> Variant {
     let signed = |picoseconds: study::Signed| picoseconds as f64 / 1e9;
     Variant {
         label: label.to_owned(),
@@ -123,7 +126,9 @@ fn variant(label: &str, graph: &OpGraph, step: &Step, parts: &Breakdown) -> Vari
         launch_ms: signed(parts.launch),
         framework_ms: signed(parts.framework),
         unhidden_ms: signed(parts.unhidden),
-        bubble_ms: ms(parts.compute) - ms(parts.busiest),
+        bubble_ms: ms(parts.compute) - ms(parts.busiest) - signed(parts.stragglers),
+        straggler_ms: signed(parts.stragglers),
+        choices,
         events: step.events,
     }
 }

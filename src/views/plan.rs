@@ -15,6 +15,7 @@ impl Outcome {
         report.predicted = true;
         report.inputs.clone_from(&self.inputs);
         report.assumptions.clone_from(&self.notes);
+        report.warnings.clone_from(&self.warnings);
         report.tables.push(ranking(self));
         let Some(best) = self.layouts.first() else { return report };
         report.tables.push(parts(self, best));
@@ -209,7 +210,7 @@ fn run(whole: &Whole) -> Table {
 
 /// The best layout as it is, and with each change.
 fn variations(name: &str, title: &str, all: &[Variation], best: &Layout, whole: Option<&Whole>) -> Table {
-    let columns = [
+    let mut columns = vec![
         Column::text("change", "change"),
         Column::number("step_s", "step s"),
         Column::number("step_percent", "% of step"),
@@ -221,8 +222,12 @@ fn variations(name: &str, title: &str, all: &[Variation], best: &Layout, whole: 
         Column::number("gpu_hours", "GPU hours"),
         Column::number("cost", "cost"),
     ];
+    let before = columns.len();
+    if all.iter().any(|variation| !variation.choice.is_empty()) {
+        columns.push(Column::text("choice", "NCCL chooses otherwise"));
+    }
     let mut table = Table::new(name, format!("{title} {}", best.text), columns);
-    let mut row = |change: &str, layout: &Layout, run: Option<&Whole>| {
+    let mut row = |change: &str, layout: &Layout, run: Option<&Whole>, choice: &str| {
         let mut cells = vec![
             change.into(),
             Cell::float(layout.step.seconds, 3),
@@ -237,12 +242,18 @@ fn variations(name: &str, title: &str, all: &[Variation], best: &Layout, whole: 
             cells.push(Cell::float(run.gpu_hours, 0));
             cells.extend(run.cost.map(|cost| Cell::float(cost, 0)));
         }
+        if !choice.is_empty() {
+            cells.resize(before, Cell::Missing);
+            cells.push(choice.into());
+        }
         table.push(cells);
     };
     if !all.is_empty() {
-        row("as planned", best, whole);
+        row("as planned", best, whole, "");
     }
-    all.iter().for_each(|variation| row(&variation.change, &variation.layout, variation.whole.as_ref()));
+    for variation in all {
+        row(&variation.change, &variation.layout, variation.whole.as_ref(), &variation.choice);
+    }
     table
 }
 

@@ -55,12 +55,22 @@ impl Outcome {
         if let Some(((fastest, least), (slowest, most))) = ends(&outcome.variants) {
             let count = outcome.variants.len();
             let by = if uneven(&outcome.variants) { " by micro-batch" } else { "" };
-            (report.lead, sentence) = match outcome.same_work {
+            (report.lead, sentence) = match outcome.same_work && outcome.same_gpus {
+                true if alike(least, most) => (
+                    format!("No difference between {count} variants"),
+                    format!("no difference: each of {count} variants takes {least:.3} ms{by}"),
+                ),
                 true => (
                     format!("Fastest{by}: {}", fastest.label),
                     format!(
                         "fastest of {count}{by}: {}, {least:.3} ms; slowest: {}, {most:.3} ms",
                         fastest.label, slowest.label
+                    ),
+                ),
+                false if outcome.same_work => (
+                    format!("{count} variants on different kinds of GPU"),
+                    format!(
+                        "{count} variants on different kinds of GPU with the same computations, not ranked: {least:.3} to {most:.3} ms{by}"
                     ),
                 ),
                 false => (
@@ -74,6 +84,11 @@ impl Outcome {
         report.verdict = Some(Verdict { status, sentence, confidence, basis, next });
         report
     }
+}
+
+/// Whether two times in ms are the same as they are shown.
+fn alike(a: f64, b: f64) -> bool {
+    (a * 1e3).round() == (b * 1e3).round()
 }
 
 /// Whether variants have different numbers of micro-batches.
@@ -117,12 +132,21 @@ fn variants(variants: &[Variant]) -> Table {
         Column::number("framework_ms", "framework ms"),
         Column::number("unhidden_ms", "not hidden ms"),
         Column::number("bubble_ms", "bubble ms"),
+        Column::number("straggler_ms", "stragglers ms"),
         Column::number("events", "events"),
     ]);
     let mut table = Table::new("rows", "", columns);
     for v in variants {
-        let times =
-            [v.compute_ms, v.exposed_ms, v.interference_ms, v.launch_ms, v.framework_ms, v.unhidden_ms, v.bubble_ms];
+        let times = [
+            v.compute_ms,
+            v.exposed_ms,
+            v.interference_ms,
+            v.launch_ms,
+            v.framework_ms,
+            v.unhidden_ms,
+            v.bubble_ms,
+            v.straggler_ms,
+        ];
         let mut row: Vec<Cell> = Vec::new();
         if varied {
             row.push(v.label.as_str().into());
@@ -147,8 +171,9 @@ fn parts(step: &Variant) -> Table {
     let mut table =
         Table::new("parts", "where the step goes: each part left out in turn, so that they add up", columns);
     for (part, value) in [
-        ("computation of the busiest rank", step.compute_ms - step.bubble_ms),
-        ("waits for other ranks (bubble, stragglers)", step.bubble_ms),
+        ("computation of the busiest rank, without stragglers", step.compute_ms - step.bubble_ms - step.straggler_ms),
+        ("waits for other stages (bubble)", step.bubble_ms),
+        ("slow and late ranks (stragglers)", step.straggler_ms),
         ("not hidden: last calls, and those that computation waits for", step.unhidden_ms),
         ("copies of the framework", step.framework_ms),
         ("launches, and streams that wait for each other", step.launch_ms),
@@ -252,20 +277,30 @@ fn disturbed(detail: &Detail) -> Table {
 }
 
 fn advice(changes: &[Change], gain: impl Fn(&Change) -> f64) -> Table {
-    let columns = [
+    let mut columns = vec![
         Column::text("change", "change"),
         Column::text("setting", "setting (the best that was tried)"),
         Column::number("step_ms", "step ms"),
         Column::number("gain", "gain %").barred(Bar::OfLargest),
+        Column::number("memory_gib", "GiB more a GPU"),
     ];
+    let chooses = changes.iter().any(|change| !change.choice.is_empty());
+    if chooses {
+        columns.push(Column::text("choice", "NCCL chooses otherwise"));
+    }
     let mut table = Table::new("advice", "what would help, each simulated", columns);
     for change in changes {
-        table.push([
+        let mut row: Vec<Cell> = vec![
             change.what.as_str().into(),
             change.setting.as_str().into(),
             Cell::float(change.step_ms, 3),
             Cell::float(gain(change), 1),
-        ]);
+            change.memory_gib.map_or(Cell::Missing, |gib| Cell::float(gib, 1)),
+        ];
+        if chooses {
+            row.push(change.choice.as_str().into());
+        }
+        table.push(row);
     }
     table
 }

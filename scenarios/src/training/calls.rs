@@ -1,7 +1,7 @@
 //! What the exchanges of a layout take on a machine: each call simulated alone with its siblings, then remembered.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use collcast_sim::call::Call;
@@ -185,6 +185,18 @@ impl<'a> Calls<'a> {
         self.known().iter().map(|(&asked, &cost)| KnownCall { asked, cost }).collect()
     }
 
+    /// Collectives that run as something else on another machine, such as `all_reduce of 8 ranks ring -> tree`.
+    pub fn others(&self, elsewhere: &Self) -> BTreeSet<String> {
+        let there = elsewhere.all_known();
+        let known = self.known();
+        let other = |KnownCall { asked, cost }: &KnownCall| {
+            let Exchange::Collective(collective) = asked.exchange else { return None };
+            let here = known.get(asked).filter(|here| here.algorithm != cost.algorithm)?;
+            Some(format!("{collective} of {} ranks {} -> {}", asked.shape.size, here.algorithm, cost.algorithm))
+        };
+        there.iter().filter_map(other).collect()
+    }
+
     /// Takes over what was simulated elsewhere, for the same machine, profile and settings.
     pub fn know(&self, known: impl IntoIterator<Item = KnownCall>) {
         self.known().extend(known.into_iter().map(|KnownCall { asked, cost }| (asked, cost)));
@@ -263,7 +275,7 @@ impl<'a> Calls<'a> {
     }
 
     /// Members of a group in one host, or in one NVLink domain of several.
-    fn together(&self, shape: Shape) -> u64 {
+    pub(crate) fn together(&self, shape: Shape) -> u64 {
         let gpus = if shape.share > 0 { shape.share } else { self.domain };
         (gpus / shape.stride.max(1)).clamp(1, shape.size.max(1))
     }

@@ -6,14 +6,31 @@ use super::bubble::Around;
 use super::calls::{Cost, Exchange, Shape};
 use super::error::TrainingError;
 use super::pass::{Kind, Spent, Timer, call};
-use super::streams::{Item, What, run};
-use super::timeline::{self, Doing, Record};
+use super::streams::{Item, Links, What, run};
+use super::timeline::{self, ALL_REDUCES, Doing, Record};
 use super::units::{Layers, Stage, Step, Training, Unit};
 use crate::parallel::Axis;
 use crate::work;
 
+/// A call between replicas.
+struct Call {
+    cost: Cost,
+    links: Links,
+}
+
 /// Calls of a bucket, one after another.
-type Chain = Vec<Cost>;
+type Chain = Vec<Call>;
+
+/// A call of a group, if it has one to make.
+fn collective(
+    timer: &Timer<'_>,
+    shape: Shape,
+    collective: Collective,
+    bytes: f64,
+) -> Result<Option<Call>, TrainingError> {
+    let cost = timer.call(shape, Exchange::Collective(collective), bytes as u64)?;
+    Ok(cost.map(|cost| Call { cost, links: timer.links(shape) }))
+}
 
 /// A part of a chunk whose gradients are reduced together.
 struct Bucket {
@@ -49,27 +66,32 @@ fn gather(training: &Training<'_>, timer: &Timer<'_>, parameters: [f64; 2]) -> R
     let mut chain = Chain::new();
     for (experts, count) in [(false, parameters[0]), (true, parameters[1])] {
         let (shard, _) = groups(training, timer, experts);
-        let bytes = (count * training.software.states.gathered) as u64;
-        chain.extend(timer.call(shard, Exchange::Collective(Collective::AllGather), bytes)?);
+        chain.extend(collective(timer, shard, Collective::AllGather, count * training.software.states.gathered)?);
     }
     Ok(chain)
 }
 
+/// Calls that sum gradients: among ranks that share parameters, then the shares over their replicas (HSDP).
+struct Sum {
+    shares: Option<Call>,
+    replicas: Option<Call>,
+}
+
 /// Calls that sum the gradients of so many parameters.
-fn reduce(training: &Training<'_>, timer: &Timer<'_>, parameters: [f64; 2]) -> Result<Chain, TrainingError> {
-    let mut chain = Chain::new();
+fn reduce(training: &Training<'_>, timer: &Timer<'_>, parameters: [f64; 2]) -> Result<Vec<Sum>, TrainingError> {
+    let mut sums = Vec::new();
     for (experts, count) in [(false, parameters[0]), (true, parameters[1])] {
         let (shard, replicas) = groups(training, timer, experts);
         let bytes = count * training.software.states.reduced;
-        if training.parallel.zero == 0 {
-            chain.extend(timer.call(shard, Exchange::Collective(Collective::AllReduce), bytes as u64)?);
-            continue;
-        }
-        chain.extend(timer.call(shard, Exchange::Collective(Collective::ReduceScatter), bytes as u64)?);
-        let part = (bytes / shard.size as f64) as u64;
-        chain.extend(timer.call(replicas, Exchange::Collective(Collective::AllReduce), part)?);
+        sums.push(match training.parallel.zero {
+            0 => Sum { shares: collective(timer, shard, Collective::AllReduce, bytes)?, replicas: None },
+            _ => Sum {
+                shares: collective(timer, shard, Collective::ReduceScatter, bytes)?,
+                replicas: collective(timer, replicas, Collective::AllReduce, bytes / shard.size as f64)?,
+            },
+        });
     }
-    Ok(chain)
+    Ok(sums)
 }
 
 impl Replicas {
@@ -83,7 +105,12 @@ impl Replicas {
                 backward: sum(|u| u.backward.seconds + u.recompute.seconds),
                 weights: sum(|u| u.weights.seconds),
                 gather: if shares { gather(training, timer, parameters)? } else { Chain::new() },
-                reduce: reduce(training, timer, parameters)?,
+                // Megatron-LM runs both on one stream (`start_grad_sync`).
+                reduce: reduce(training, timer, parameters)?
+                    .into_iter()
+                    .flat_map(|s| [s.shares, s.replicas])
+                    .flatten()
+                    .collect(),
             })
         };
         let chunk = |units: &Vec<Unit>| -> Result<Vec<Bucket>, TrainingError> {
@@ -110,7 +137,8 @@ impl Replicas {
     /// The interval of a stage's calls, as parts of what they take together: what one of them is off by, all alike are.
     pub(super) fn interval(&self, stage: usize) -> (f64, f64) {
         let buckets = self.stages[stage].iter().flatten();
-        let calls = || buckets.clone().flat_map(|bucket| bucket.gather.iter().chain(&bucket.reduce));
+        let calls =
+            || buckets.clone().flat_map(|bucket| bucket.gather.iter().chain(&bucket.reduce)).map(|call| &call.cost);
         let all: f64 = calls().map(|cost| cost.seconds).sum();
         let part = |of: fn(&Cost) -> f64| calls().map(|cost| cost.seconds * of(cost)).sum::<f64>() / all;
         if all > 0.0 { (part(|cost| cost.interval.0), part(|cost| cost.interval.1)) } else { (1.0, 1.0) }
@@ -153,7 +181,7 @@ impl Around for Replicas {
         if chunks[chunk].iter().all(|bucket| bucket.gather.is_empty()) {
             return start + alone;
         }
-        let seconds = |chain: &Chain| chain.iter().map(|cost| cost.seconds).sum::<f64>();
+        let seconds = |chain: &Chain| chain.iter().map(|call| call.cost.seconds).sum::<f64>();
         let earlier: f64 = chunks[..chunk].iter().flatten().map(|bucket| seconds(&bucket.gather)).sum();
         let idle = |stream: usize, seconds: f64| Item { stream, what: What::Idle, seconds, after: Vec::new() };
         let mut items = vec![idle(0, start), idle(1, earlier)];
@@ -171,23 +199,22 @@ impl Around for Replicas {
 
 /// Adds calls to the stream for replicas; the first waits for items.
 fn calls(items: &mut Vec<Item>, chain: &Chain, after: &[usize]) {
-    for cost in chain {
-        items.push(Item {
-            stream: 1,
-            what: call(cost, Kind::Data, true),
-            seconds: cost.seconds,
-            after: after.to_vec(),
-        });
-    }
+    chain.iter().for_each(|call| one_call(items, 1, call, after));
+}
+
+fn one_call(items: &mut Vec<Item>, stream: usize, Call { cost, links }: &Call, after: &[usize]) {
+    let (what, seconds) = (call(cost, Kind::Data, *links), cost.seconds);
+    items.push(Item { stream, what, seconds, after: after.to_vec() });
 }
 
 /// A step whose replicas share parameters unit by unit ([`work::Execution::by_units`]), without a pipeline. A unit is gathered
 /// once the unit before the last one is there, used, and freed; its gradients are summed. Both are calls of one communicator,
-/// in the order of their launch. Where the framework keeps its root, embedding and head are one unit: it is
+/// in the order of their launch. Sums over replicas of the shares run beside them, on a stream that nothing waits for before
+/// the end. Where the framework keeps its root, embedding and head are one unit: it is
 /// gathered before anything runs, stays, and is summed after everything has run.
 ///
-/// Source: PyTorch 2.11, `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`; [`crate::fsdp`] runs the same as a
-/// graph of operations.
+/// Source: PyTorch 2.11, `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py` (`all_reduce_stream`), and FSDP1's
+/// `_runtime_utils.py` (`_all_reduce_stream`); [`crate::fsdp`] runs the same as a graph of operations.
 pub(super) fn sharded(
     training: &Training<'_>,
     layers: &Layers,
@@ -263,7 +290,7 @@ struct Sharded<'s> {
     framework: f64,
     /// Those that copied units out of gathered buffers.
     copies: Vec<usize>,
-    /// The last sum.
+    /// The last sum among ranks that share parameters, which the next copies of gradients wait for.
     scattered: Option<usize>,
 }
 
@@ -300,12 +327,23 @@ impl Sharded<'_> {
 
     /// The sum of their gradients.
     fn reduce(&mut self, parameters: [f64; 2]) -> Result<(), TrainingError> {
-        let chain = reduce(self.training, self.timer, parameters)?;
-        if !chain.is_empty() {
-            self.copies(parameters, true, self.scattered)?;
-            let last = self.items.len() - 1;
-            calls(&mut self.items, &chain, &[last]);
-            self.scattered = Some(self.items.len() - 1);
+        let sums = reduce(self.training, self.timer, parameters)?;
+        if sums.iter().all(|sum| sum.shares.is_none() && sum.replicas.is_none()) {
+            return Ok(());
+        }
+        self.copies(parameters, true, self.scattered)?;
+        let copied = self.items.len() - 1;
+        self.scattered = Some(copied);
+        for sum in sums {
+            let mut summed = copied;
+            if let Some(call) = &sum.shares {
+                one_call(&mut self.items, 1, call, &[copied]);
+                summed = self.items.len() - 1;
+                self.scattered = Some(summed);
+            }
+            if let Some(call) = &sum.replicas {
+                one_call(&mut self.items, ALL_REDUCES, call, &[summed]);
+            }
         }
         Ok(())
     }
@@ -314,5 +352,5 @@ impl Sharded<'_> {
 /// That of the calls between units, as the first of them has it.
 fn interval(training: &Training<'_>, timer: &Timer<'_>, units: &[&Unit]) -> Result<(f64, f64), TrainingError> {
     let Some(unit) = units.first() else { return Ok((1.0, 1.0)) };
-    Ok(gather(training, timer, unit.parameters)?.first().map_or((1.0, 1.0), |cost| cost.interval))
+    Ok(gather(training, timer, unit.parameters)?.first().map_or((1.0, 1.0), |call| call.cost.interval))
 }

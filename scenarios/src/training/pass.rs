@@ -5,7 +5,7 @@ use collcast_sim::predict::PredictError;
 
 use super::calls::{Calls, Cost, Exchange as Asked, Shape};
 use super::error::TrainingError;
-use super::streams::{Item, What, run};
+use super::streams::{Item, Links, What, run};
 use crate::parallel::{Axis, Parallel};
 use crate::work::{Call, Exchange, Piece};
 
@@ -185,7 +185,11 @@ impl Timer<'_> {
                 let seconds = cost.seconds * f64::from(of.count);
                 items.push(Item {
                     stream: 1,
-                    what: call(&cost, Kind::of(of.axis), of.axis != Axis::Tensor),
+                    what: call(
+                        &cost,
+                        Kind::of(of.axis),
+                        if of.axis == Axis::Tensor { Links::Own } else { Links::Network },
+                    ),
                     seconds,
                     after: order.kernel.into_iter().collect(),
                 });
@@ -234,6 +238,11 @@ impl Timer<'_> {
         let (size, stride) = self.parallel.spacing(axis);
         Shape { share: self.calls.share(self.parallel.ranks()), ..Shape::new(size, stride) }
     }
+
+    /// What calls of a group share with those of others.
+    pub(crate) fn links(&self, shape: Shape) -> Links {
+        if self.calls.together(shape) < shape.size { Links::Network } else { Links::Domain }
+    }
 }
 
 /// Pieces as items of streams, and what their calls cost.
@@ -270,6 +279,6 @@ impl Listed {
 }
 
 /// A call as an item's content.
-pub(crate) fn call(cost: &Cost, kind: Kind, network: bool) -> What {
-    What::Call { leaves: cost.leaves, keeps: cost.keeps, network, kind: kind as usize }
+pub(crate) fn call(cost: &Cost, kind: Kind, links: Links) -> What {
+    What::Call { leaves: cost.leaves, keeps: cost.keeps, links, kind: kind as usize }
 }

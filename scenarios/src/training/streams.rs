@@ -1,9 +1,20 @@
 //! Kernels and calls of one rank beside each other: who waits for whom, and what they take from each other.
 //!
 //! Items of a stream run one after another, and wait for those that they come after. While calls run, kernels have fewer
-//! SMs and less power; while kernels run, calls move less; calls of several streams that use the network share it.
+//! SMs and less power; while kernels run, calls move less; calls of several streams over the same links share them.
 //! These are the shares that [`super::calls::Cost`] has from the engine, so that a step of hundreds of layers takes
 //! microseconds.
+
+/// Which links a call shares with those of other streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Links {
+    /// None.
+    Own,
+    /// Those of an NVLink domain.
+    Domain,
+    /// The network between domains.
+    Network,
+}
 
 /// What an item is.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -18,8 +29,8 @@ pub(crate) enum What {
         leaves: f64,
         /// Part of its speed that it keeps beside kernels.
         keeps: f64,
-        /// Whether it shares the network with other calls.
-        network: bool,
+        /// What it shares with other calls.
+        links: Links,
         /// What it counts as.
         kind: usize,
     },
@@ -74,9 +85,7 @@ pub(crate) fn run(items: &[Item], kinds: usize) -> Ran {
             return ran;
         }
         let kernels = heads.iter().any(|&h| items[h].what == What::Kernels);
-        let on_network = |h: &&usize| matches!(items[**h].what, What::Call { network: true, .. });
-        let sharing = heads.iter().filter(on_network).count().max(1) as f64;
-        let speeds: Vec<f64> = heads.iter().map(|&h| speed(items, h, &heads, (kernels, sharing))).collect();
+        let speeds: Vec<f64> = heads.iter().map(|&h| speed(items, h, &heads, kernels)).collect();
         let until = heads.iter().zip(&speeds).map(|(&h, speed)| left[h] / speed).fold(f64::INFINITY, f64::min);
         for (&head, speed) in heads.iter().zip(&speeds) {
             match items[head].what {
@@ -101,16 +110,17 @@ pub(crate) fn run(items: &[Item], kinds: usize) -> Ran {
     }
 }
 
-fn speed(items: &[Item], index: usize, heads: &[usize], (kernels, sharing): (bool, f64)) -> f64 {
+fn speed(items: &[Item], index: usize, heads: &[usize], kernels: bool) -> f64 {
     match items[index].what {
         What::Kernels => {
             let leaves = |&h: &usize| if let What::Call { leaves, .. } = items[h].what { leaves } else { 1.0 };
             heads.iter().map(leaves).product::<f64>().max(0.05)
         }
         What::Idle => 1.0,
-        What::Call { keeps, network, .. } => {
-            let beside = if kernels { keeps } else { 1.0 };
-            (if network { beside / sharing } else { beside }).max(1e-6)
+        What::Call { keeps, links: own, .. } => {
+            let shares = |&&h: &&usize| matches!(items[h].what, What::Call { links, .. } if links == own);
+            let sharing = if own == Links::Own { 1 } else { heads.iter().filter(shares).count() };
+            ((if kernels { keeps } else { 1.0 }) / sharing as f64).max(1e-6)
         }
     }
 }
@@ -119,7 +129,7 @@ fn speed(items: &[Item], index: usize, heads: &[usize], (kernels, sharing): (boo
 mod tests {
     use super::*;
 
-    const CALL: What = What::Call { leaves: 0.8, keeps: 0.5, network: true, kind: 0 };
+    const CALL: What = What::Call { leaves: 0.8, keeps: 0.5, links: Links::Network, kind: 0 };
 
     fn item(stream: usize, what: What, seconds: f64, after: &[usize]) -> Item {
         Item { stream, what, seconds, after: after.to_vec() }
@@ -136,10 +146,17 @@ mod tests {
         let ran =
             run(&[item(0, What::Kernels, 1.0, &[]), item(1, CALL, 1.0, &[0]), item(0, What::Kernels, 1.0, &[1])], 1);
         assert!((ran.end() - 3.0).abs() < 1e-9 && (ran.exposed[0] - 1.0).abs() < 1e-9);
-        // Two over one network take twice as long together, two on links of their own do not.
-        let other = What::Call { leaves: 1.0, keeps: 1.0, network: false, kind: 1 };
-        assert!((run(&[item(1, CALL, 1.0, &[]), item(2, CALL, 1.0, &[])], 1).end() - 2.0).abs() < 1e-9);
-        assert!((run(&[item(1, CALL, 1.0, &[]), item(2, other, 1.0, &[])], 2).end() - 1.0).abs() < 1e-9);
+        // Two over the same links take twice as long together, others do not.
+        let end = |links: [Links; 2]| {
+            let call = |links| What::Call { leaves: 1.0, keeps: 1.0, links, kind: 0 };
+            run(&[item(1, call(links[0]), 1.0, &[]), item(2, call(links[1]), 1.0, &[])], 1).end()
+        };
+        use Links::{Domain, Network, Own};
+        for (links, seconds) in
+            [([Network; 2], 2.0), ([Domain; 2], 2.0), ([Network, Domain], 1.0), ([Network, Own], 1.0), ([Own; 2], 1.0)]
+        {
+            assert!((end(links) - seconds).abs() < 1e-9, "{links:?}");
+        }
     }
 
     /// Goal: nothing is an item of no time, and an empty list ends at once.

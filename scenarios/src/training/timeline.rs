@@ -33,6 +33,8 @@ pub enum Doing {
     Gradients,
     /// A call of replicas that share parameters: it gathers them, or sums their gradients.
     Shared,
+    /// A call that sums their shares of gradients over the replicas of these (HSDP).
+    Replicas,
     /// The optimizer.
     Optimizer,
 }
@@ -50,6 +52,9 @@ pub struct Span {
     pub end: f64,
 }
 
+/// The stream of calls over replicas of shares; kernels are on 0, other calls of replicas on 1.
+pub(super) const ALL_REDUCES: usize = 2;
+
 /// Takes note of what a step does.
 pub(crate) type Record<'r> = dyn FnMut(Span) + 'r;
 
@@ -59,12 +64,13 @@ pub(crate) fn unseen(_: Span) {}
 /// Takes note of a list that was run, from when on: of the calls of replicas as what they do, and of kernels that share
 /// parameters.
 pub(crate) fn ran(items: &[Item], ran: &Ran, (stage, calls, from): (usize, Doing, f64), record: &mut Record<'_>) {
-    let mut free = [0.0_f64; 2];
+    let mut free = [0.0_f64; ALL_REDUCES + 1];
     for (item, &end) in items.iter().zip(&ran.ends) {
         // An item begins once its stream is free, and all are done that it waits for.
         let start = item.after.iter().map(|&before| ran.ends[before]).fold(free[item.stream], f64::max);
         free[item.stream] = end;
         let doing = match item.what {
+            What::Call { .. } if item.stream == ALL_REDUCES => Doing::Replicas,
             What::Call { kind, .. } if kind == Kind::Data as usize => calls,
             What::Kernels if calls == Doing::Shared => Doing::Kernels,
             _ => continue,
