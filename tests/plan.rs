@@ -285,7 +285,7 @@ fn searches_find_what_is_given() {
     let on = |gpus: u64| Request { gpus, site: collcast::SiteSpec::new("dgx-h100"), ..base.clone() };
     let deepseek = Request { model: "deepseek-v3".to_owned(), global_batch: Some(3840), ..on(512) };
     let deepseek = Request { micro_batch: Some(1), recompute: Some(Recompute::Selective), ..deepseek };
-    let llama = Request { model: "llama3-70b".to_owned(), global_batch: Some(1024), ..on(512) };
+    let llama = Request { model: "llama3-70b".to_owned(), global_batch: Some(512), ..on(256) };
     let llama = Request { framework: Framework::TorchtitanCompiled, precision: Precision::Bf16, ..llama };
     let llama = Request { micro_batch: Some(1), recompute: Some(Recompute::Full), ..llama };
     for (request, layouts) in [
