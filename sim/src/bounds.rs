@@ -129,7 +129,7 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
     let mut rates = vec![Ports::default(); topology.vertices().count()];
     let mut network = rates.clone();
     let mut cables = rates.clone();
-    let mut buses = rates.clone();
+    let mut beside_nvlink = rates.clone();
     for (_, from, to, link) in topology.links() {
         let add = |rates: &mut Vec<Ports>| {
             rates[to.index()].enter = rates[to.index()].enter.saturating_add(link.rate.get());
@@ -140,7 +140,7 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
             add(&mut cables);
         }
         if link.kind != LinkKind::Nvlink {
-            add(&mut buses);
+            add(&mut beside_nvlink);
         }
         // What leaves a host: the network, and NVLink to the switches of a domain of hosts.
         if link.kind.is_network() || topology.vertex(from).host.is_none() || topology.vertex(to).host.is_none() {
@@ -179,7 +179,7 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
         let (inside, ports) = &hosts[index];
         consider(ports.time(crosses(inside)), &|| format!("the NICs of host {}", host.name));
     }
-    // What leaves a domain of NVLink goes over the PCIe of its GPUs, and then through its NICs.
+    // What leaves a domain of NVLink goes over other links of its GPUs, and then through its NICs.
     let mut domains: BTreeMap<_, Vec<Rank>> = BTreeMap::new();
     (0..call.ranks).for_each(|r| domains.entry(topology.node_of(Rank(r))).or_default().push(Rank(r)));
     for inside in domains.values().filter(|_| domains.len() > 1) {
@@ -189,11 +189,11 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
             ends.map(|end| rates[end.index()]).fold(Ports::default(), Ports::and)
         };
         let crossing = crosses(inside);
-        consider(all(|host| &host.nics, &cables).time(crossing), &|| {
-            format!("the NICs of the NVLink domain of {}", inside[0])
-        });
-        consider(all(|host| &host.gpus, &buses).time(crossing), &|| {
-            format!("the PCIe of the NVLink domain of {}", inside[0])
+        let first = &topology.hosts()[topology.host_of(inside[0]).index()].name;
+        let domain = || if on.len() > 1 { format!("the NVLink domain of {first}") } else { format!("host {first}") };
+        consider(all(|host| &host.nics, &cables).time(crossing), &|| format!("the NICs of {}", domain()));
+        consider(all(|host| &host.gpus, &beside_nvlink).time(crossing), &|| {
+            format!("the links of GPUs to PCIe or CPUs of {}", domain())
         });
     }
     for (inside, ports) in joined(topology, call.ranks) {
@@ -203,10 +203,9 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
     }
     // NVSwitches reduce inside a domain of NVLink, and between domains only switches of the network that can.
     if reduces && !(in_switches && topology.sharp) {
-        let nodes: BTreeSet<_> = (0..call.ranks).map(|r| topology.node_of(Rank(r))).collect();
         let used = topology.hosts().iter().zip(&hosts).filter(|(_, (ranks, _))| !ranks.is_empty());
         let ports = used.flat_map(|(host, _)| &host.nics).map(|n| cables[n.index()]).fold(Ports::default(), Ports::and);
-        let total = reduced(nodes.len() as u64);
+        let total = reduced(domains.len() as u64);
         consider(ports.time((total, total)), &|| "the NICs of all hosts together".to_owned());
     }
     let used: Vec<_> = hosts.iter().filter(|h| !h.0.is_empty()).collect();

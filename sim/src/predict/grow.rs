@@ -104,6 +104,13 @@ struct Run<'r> {
     settings: &'r Settings,
 }
 
+/// The same call over hosts that are all alike: as large parts, beside the unlike ones.
+struct Equal<'r> {
+    run: Run<'r>,
+    windows: Vec<Window>,
+    known: Simulated,
+}
+
 impl Predictor<'_> {
     /// A call over many hosts by fewer of them, where those grow steadily, however soon all could be simulated.
     ///
@@ -176,45 +183,49 @@ impl Predictor<'_> {
         };
         // Larger parts together take as long as the whole.
         let numbers = numbers(row.hosts, row.below).take_while(|hosts| hosts * times_least <= row.hosts);
-        let numbers: Vec<u32> = numbers.filter(|hosts| !too_few(hosts)).collect();
-        let windows: Vec<Window> = numbers.iter().filter_map(|&hosts| Some((window(hosts, &row)?, hosts))).collect();
+        let windows = numbers.filter(|hosts| !too_few(hosts)).filter_map(|hosts| Some((window(hosts, &row)?, hosts)));
+        let windows: Vec<Window> = windows.collect();
         let run = Run { whole, row: &row, growth, settings };
-        let steps = growth == Growth::Steps;
         let Some(unlike) = row.unlike.filter(|_| plan.algorithm != Algorithm::Ring) else {
             return self.of_parts(&run, &windows, most_off, known, worth);
         };
+        let equal_row = Row { unlike: None, ..row.clone() };
+        let mut equal = beside(unlike, windows.last()?.1, row.hosts).map(|start| Equal {
+            run: Run { row: &equal_row, ..run },
+            windows: windows.iter().map(|of| (start, of.1)).collect(),
+            known: Simulated::new(),
+        });
         // What unlike hosts add to many steps shows where there are many: larger parts tell, where they can be simulated.
-        let nearly = match steps {
-            true => self.of_parts(&run, &windows, most_off, known, &worth),
-            false => None,
+        let from_equal = match growth {
+            Growth::Levels => equal.as_mut().is_some_and(|equal| self.folds_better(equal, (&run, &windows), known)),
+            Growth::Steps => false,
+        };
+        let parts = match from_equal {
+            true => None,
+            false => self.of_parts(&run, &windows, most_off, known, &worth),
         };
         let off = |grown: &Prediction| grown.grown.map_or(0.0, |grown| grown.off);
-        if nearly.as_ref().is_some_and(|nearly| off(nearly) <= STEADY) {
-            return nearly;
+        if growth == Growth::Levels && !from_equal || parts.as_ref().is_some_and(|parts| off(parts) <= STEADY) {
+            return parts;
         }
-        // Equal hosts mostly fold, unlike ones do not.
-        let start = beside(unlike, *numbers.last()?, row.hosts)?;
-        let alike: Vec<Window> = numbers.into_iter().map(|hosts| (start, hosts)).collect();
-        let equal = Row { unlike: None, ..row.clone() };
-        let alike_run = Run { row: &equal, ..run };
+        let sum = equal.and_then(|equal| self.with_unlike((&run, &windows, known), equal, most_off, worth));
+        sum.into_iter().chain(parts).min_by(|a, b| off(a).total_cmp(&off(b)))
+    }
+
+    /// Whether equal hosts are much less work than as many with unlike ones among them.
+    fn folds_better(
+        &self,
+        equal: &mut Equal<'_>,
+        (run, windows): (&Run<'_>, &[Window]),
+        known: &mut Simulated,
+    ) -> bool {
         let work = |run: &Run<'_>, windows: &[Window], known: &mut Simulated| {
-            Some(self.parts(run, windows.get(..1)?, &alone(settings), known).first()?.1.work)
+            let parts = self.parts(run, windows.get(..1)?, &alone(run.settings), known);
+            parts.first().map(|part| part.1.work)
         };
-        let mut known_alike = Simulated::new();
-        let equal = work(&alike_run, &alike, &mut known_alike)?;
-        if !steps && equal.saturating_mul(CHEAPER) > work(&run, &windows, known)? {
-            return self.of_parts(&run, &windows, most_off, known, worth);
-        }
-        let as_alike = self.of_parts(&alike_run, &alike, most_off, &mut known_alike, |_, _| Some(STEADY))?;
-        let sum = self.with_unlike(
-            (&run, known),
-            (&alike_run, &mut known_alike),
-            &as_alike,
-            (start, &windows),
-            most_off,
-            worth,
-        );
-        sum.into_iter().chain(nearly).min_by(|a, b| off(a).total_cmp(&off(b)))
+        let equal = work(&equal.run, &equal.windows, &mut equal.known);
+        let unlike = work(run, windows, known);
+        equal.zip(unlike).is_some_and(|(equal, unlike)| equal.saturating_mul(CHEAPER) <= unlike)
     }
 
     /// A call from parts that grow.
@@ -270,19 +281,17 @@ impl Predictor<'_> {
     /// to a part. With twice as many hosts they were to add as much.
     fn with_unlike(
         &self,
-        (run, known): (&Run<'_>, &mut Simulated),
-        (alike_run, known_alike): (&Run<'_>, &mut Simulated),
-        as_alike: &Prediction,
-        (start, windows): (u32, &[Window]),
+        (run, windows, known): (&Run<'_>, &[Window], &mut Simulated),
+        Equal { run: of_equal, windows: beside, known: mut known_equal }: Equal<'_>,
         most_off: f64,
         worth: impl Fn(&Prediction, u64) -> Option<f64>,
     ) -> Option<Prediction> {
+        let as_alike = self.of_parts(&of_equal, &beside, most_off, &mut known_equal, |_, _| Some(STEADY))?;
         let alone = alone(run.settings);
         let mut nearly = None;
-        for window in windows.windows(2) {
+        for (window, beside) in windows.windows(2).zip(beside.windows(2)) {
             let parts = self.parts(run, window, &alone, known);
-            let beside: Vec<Window> = window.iter().map(|of| (start, of.1)).collect();
-            let alike = self.parts(alike_run, &beside, &alone, known_alike);
+            let alike = self.parts(&of_equal, beside, &alone, &mut known_equal);
             let ([_, (hosts, largest)], [_, _]) = (&parts[..], &alike[..]) else { break };
             let steady = worth(largest, u64::from(run.row.hosts / hosts))?;
             let added = [0, 1].map(|i| parts[i].1.kernel.as_us() - alike[i].1.kernel.as_us());
@@ -290,7 +299,7 @@ impl Predictor<'_> {
             let grown = as_alike.grown?;
             let off = grown.off + (added[1] - added[0]).abs() / kernel.max(1e-9);
             let sum = |of: fn(&Prediction) -> u64| {
-                parts.iter().map(|part| of(&part.1)).fold(of(as_alike), u64::saturating_add)
+                parts.iter().map(|part| of(&part.1)).fold(of(&as_alike), u64::saturating_add)
             };
             let told = Prediction {
                 messages: as_alike.messages,
