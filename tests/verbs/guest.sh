@@ -32,7 +32,7 @@ done
 
 if [ ${#programs[@]} = 0 ]; then
   # The tests of the package `collcast` bring its program, built as `.ci/run` does.
-  cargo test --locked --features verbs --workspace --config 'profile.dev.package.collcast.opt-level=0' --test bench \
+  cargo test --locked --features verbs --workspace --test bench \
     --test verbs --no-run --message-format json >"$folder/built.json"
   tests=$(grep -o '"executable":"[^"]*/verbs-[0-9a-f]*"' "$folder/built.json" | cut -d'"' -f4)
   programs=(target/debug/collcast "$tests")
