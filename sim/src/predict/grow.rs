@@ -38,10 +38,12 @@ const STEADY: f64 = 0.01;
 /// The same where the whole is too large to be simulated, or nearly: about as much as runs of all hosts were seen to differ,
 /// `grown.rs`.
 const NEARLY_STEADY: f64 = 0.05;
-/// As [`APART`] for steps past a host that is unlike the others, where a loop of the largest part takes over a second to
-/// simulate: what the call before leaves behind is little of a long one. With a NIC down, PAT of 1 GiB over 64 and 128 DGX
-/// H100 ranks takes 0.5% less and 0.8% more in a loop.
+/// As [`APART`] for steps, where a loop of the largest part takes over a second to simulate: what the call before leaves behind
+/// is little of a long one. With a NIC down, PAT of 1 GiB over 64 and 128 DGX H100 ranks takes 0.5% less and 0.8% more in a loop.
 const STEPS_APART: f64 = 0.05;
+/// By how much a loop of calls differs from one alone, as a part of what its first rank is done before the last: PAT of 1 to
+/// 64 MiB over 128 hosts with a NIC down by 0.18 to 0.35 of that.
+const LOOPED: f64 = 0.4;
 /// How many times as much work a part with unlike hosts is as one of equal ones, from where on few of its like are simulated.
 const CHEAPER: u64 = 4;
 /// How many times as many hosts as the largest part the whole has at least.
@@ -195,21 +197,17 @@ impl Predictor<'_> {
             windows: windows.iter().map(|of| (start, of.1)).collect(),
             known: Simulated::new(),
         });
-        // What unlike hosts add to many steps shows where there are many: larger parts tell, where they can be simulated.
-        let from_equal = match growth {
-            Growth::Levels => equal.as_mut().is_some_and(|equal| self.folds_better(equal, (&run, &windows), known)),
-            Growth::Steps => false,
-        };
-        let parts = match from_equal {
-            true => None,
-            false => self.of_parts(&run, &windows, most_off, known, &worth),
-        };
-        let off = |grown: &Prediction| grown.grown.map_or(0.0, |grown| grown.off);
-        if growth == Growth::Levels && !from_equal || parts.as_ref().is_some_and(|parts| off(parts) <= STEADY) {
-            return parts;
+        if growth == Growth::Levels
+            && !equal.as_mut().is_some_and(|equal| self.folds_better(equal, (&run, &windows), known))
+        {
+            return self.of_parts(&run, &windows, most_off, known, &worth);
         }
-        let sum = equal.and_then(|equal| self.with_unlike((&run, &windows, known), equal, most_off, worth));
-        sum.into_iter().chain(parts).min_by(|a, b| off(a).total_cmp(&off(b)))
+        equal.and_then(|equal| self.with_unlike((&run, &windows, known), equal, most_off, &worth)).or_else(|| {
+            match growth {
+                Growth::Levels => None,
+                Growth::Steps => self.of_parts(&run, &windows, most_off, known, &worth),
+            }
+        })
     }
 
     /// Whether equal hosts are much less work than as many with unlike ones among them.
@@ -239,21 +237,23 @@ impl Predictor<'_> {
     ) -> Option<Prediction> {
         let settings = run.settings;
         let alone = alone(settings);
-        // What a loop of calls would take is asked only where one call alone does not tell.
-        let dear = run.growth == Growth::Steps && run.row.unlike.is_some();
+        let steps = run.growth == Growth::Steps;
         let mut nearly: Option<Prediction> = None;
         for window in windows.windows(COMPARED) {
             // Twice as many hosts take twice as many steps each.
-            if dear && known.iter().any(|part| part.prediction.work > WORK_PER_SECOND) {
+            let takes_long =
+                |part: &Part| part.hosts == window[COMPARED - 2].1 && part.prediction.work > WORK_PER_SECOND;
+            if steps && run.row.unlike.is_some() && known.iter().any(takes_long) {
                 break;
             }
-            let parts = self.parts(run, window, if dear { &alone } else { settings }, known);
+            // What a loop of steps would take is asked only where one call alone does not tell.
+            let parts = self.parts(run, window, if steps { &alone } else { settings }, known);
             let Ok(mut parts) = <[_; COMPARED]>::try_from(parts) else { break };
             // All are timed as the largest: in a loop where its first rank is done long before its last.
             let (smaller, largest) = parts.split_at(COMPARED - 1);
             let again = match largest[0].1.apart {
                 _ if is_alone(settings) => None,
-                apart if dear => {
+                apart if steps => {
                     let long = largest[0].1.work.saturating_mul(ROUNDS.into()) >= WORK_PER_SECOND;
                     (apart > if long { STEPS_APART } else { APART }).then_some(settings)
                 }
@@ -278,7 +278,7 @@ impl Predictor<'_> {
     }
 
     /// A call over hosts some of which are unlike the others: by what it takes were all alike, and what the unlike ones add
-    /// to a part. With twice as many hosts they were to add as much.
+    /// to parts.
     fn with_unlike(
         &self,
         (run, windows, known): (&Run<'_>, &[Window], &mut Simulated),
@@ -288,16 +288,26 @@ impl Predictor<'_> {
     ) -> Option<Prediction> {
         let as_alike = self.of_parts(&of_equal, &beside, most_off, &mut known_equal, |_, _| Some(STEADY))?;
         let alone = alone(run.settings);
+        let compared = match run.growth {
+            Growth::Levels => 2,
+            Growth::Steps => COMPARED,
+        };
         let mut nearly = None;
-        for (window, beside) in windows.windows(2).zip(beside.windows(2)) {
+        for (window, beside) in windows.windows(compared).zip(beside.windows(compared)) {
             let parts = self.parts(run, window, &alone, known);
             let alike = self.parts(&of_equal, beside, &alone, &mut known_equal);
-            let ([_, (hosts, largest)], [_, _]) = (&parts[..], &alike[..]) else { break };
+            let [.., (hosts, largest)] = &parts[..] else { break };
+            if parts.len().min(alike.len()) < compared {
+                break;
+            }
             let steady = worth(largest, u64::from(run.row.hosts / hosts))?;
-            let added = [0, 1].map(|i| parts[i].1.kernel.as_us() - alike[i].1.kernel.as_us());
-            let kernel = (as_alike.kernel.as_us() + added[1]).max(largest.kernel.as_us());
+            let added =
+                parts.iter().zip(&alike).map(|(part, alike)| (part.0, part.1.kernel.as_us() - alike.1.kernel.as_us()));
+            let (added, apart) = added_to_all(&added.collect::<Vec<_>>(), run.row.hosts);
+            let kernel = (as_alike.kernel.as_us() + added).max(largest.kernel.as_us());
             let grown = as_alike.grown?;
-            let off = grown.off + (added[1] - added[0]).abs() / kernel.max(1e-9);
+            let looped = if is_alone(run.settings) { 0.0 } else { LOOPED * largest.apart * largest.kernel.as_us() };
+            let off = grown.off + (apart + looped) / kernel.max(1e-9);
             let sum = |of: fn(&Prediction) -> u64| {
                 parts.iter().map(|part| of(&part.1)).fold(of(&as_alike), u64::saturating_add)
             };
@@ -314,6 +324,10 @@ impl Predictor<'_> {
                 off if off <= steady => return Some(told),
                 off if off <= most_off => nearly = Some(told),
                 _ => {}
+            }
+            // Twice as many hosts take twice as many steps each.
+            if run.growth == Growth::Steps && largest.work > WORK_PER_SECOND {
+                break;
             }
         }
         nearly
@@ -438,6 +452,25 @@ impl Predictor<'_> {
             bound,
             ..part.clone()
         }
+    }
+}
+
+/// What unlike hosts add to a call over all hosts, and how far off that may be, both in microseconds, by what they add to parts
+/// of so many hosts: two parts of a tree, three where steps grow.
+fn added_to_all(parts: &[(u32, f64)], hosts: u32) -> (f64, f64) {
+    let rate = |from: (u32, f64), to: (u32, f64)| (to.1 - from.1) / f64::from(to.0 - from.0);
+    match *parts {
+        // Steps past them take so much longer each, or some of them do.
+        [first, second, last] => {
+            let (before, rate) = (rate(first, second), rate(second, last));
+            let left = f64::from(hosts - last.0);
+            match (rate - before).abs() < rate.abs() {
+                true => (last.1 + rate * left, (rate - before).abs() * left),
+                false => (last.1, rate.abs() * left),
+            }
+        }
+        [first, last] => (last.1, (last.1 - first.1).abs()),
+        _ => (0.0, f64::INFINITY),
     }
 }
 
