@@ -48,6 +48,8 @@ pub struct ConnSpec {
     pub take: u64,
     /// Bytes up to which a slice is sent before the receiver has a place for it, and kept for it until then.
     pub eager: u64,
+    /// From when a proxy is handed a larger slice until the receiver knows of it and may have it transferred.
+    pub announce: SimDuration,
     /// Where equal connections share a proxy's thread and the links, and it works on one while others transfer:
     /// units of work and bytes of a transfer, a second, of one that is alone. `None` where all of the work is
     /// done before the transfer starts.
@@ -103,10 +105,11 @@ impl ConnSpec {
             check,
             take,
             eager,
+            announce,
             overlap,
             uses: _,
         } = self;
-        (latency, credit, streaming, direct, depth, proxy, post, inline, check, take, eager, overlap)
+        ([latency, credit, announce], streaming, direct, depth, proxy, post, inline, check, take, eager, overlap)
     }
 }
 

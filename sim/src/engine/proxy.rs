@@ -117,13 +117,14 @@ impl<O: Observer> Simulation<'_, '_, O> {
             self.start_flow(work, spec.uses.of(Section::Posting), Owner::Post(id));
         }
         let conn = &mut self.conns[id as usize];
-        let Some(&Handed { bytes, checks, posted, .. }) = conn.queue.front() else { return };
+        let Some(&Handed { bytes, since, checks, posted }) = conn.queue.front() else { return };
         let waits = spec.overlap.is_none() && posted > self.now;
         if conn.sending.is_some() || waits || conn.checked < checks {
             return;
         }
         let eager = spec.eager > 0 && bytes <= spec.eager;
-        match if eager { Some(0) } else { conn.credit(conn.arrived) } {
+        let known = since.saturating_add(spec.announce.0);
+        match if eager { Some(0) } else { conn.credit(conn.arrived).map(|free| free.max(known)) } {
             Some(free) if free > self.now => return self.wake(Owner::Proxy(id), free),
             Some(_) => {}
             // Who frees it asks again.

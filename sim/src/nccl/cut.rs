@@ -114,7 +114,7 @@ impl Plan {
             aggregate,
             old: Old::default(),
         };
-        old::recut(call, &mut plan, &Rules::of(limits.version));
+        old::recut(call, &mut plan, heads(limits), &Rules::of(limits.version));
         plan
     }
 
@@ -375,10 +375,15 @@ pub(super) fn worthwhile(most: u64, bytes: u64, per_channel: u64) -> u64 {
     most.min(bytes / per_channel.max(1)).max(1)
 }
 
+/// Ranks of a host that each answer for a slice of what switches reduce.
+fn heads(limits: &Limits) -> u64 {
+    u64::from(limits.ranks_per_host.max(1)).min(MAX_NVLS_HEADS as u64)
+}
+
 /// Bytes of a chunk of NVLS, NVLS tree and CollNet, at most `most` (`src/enqueue.cc`). NCCL also lowers that of
 /// NVLS over several hosts where its own model says less than 150 GB/s, which is left out.
 fn in_switch_chunk(algorithm: Algorithm, (bytes, channels): (u64, u64), most: u64, limits: &Limits) -> u64 {
-    let heads = u64::from(limits.ranks_per_host.max(1)).min(MAX_NVLS_HEADS as u64);
+    let heads = heads(limits);
     // All channels times all heads, and the rule compares the whole message.
     let parts = channels * if algorithm == Algorithm::CollnetChain { 1 } else { heads };
     let below = |times: u64, chunk: u64| bytes < times * parts * chunk;

@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::collective::{Algorithm, Collective, Protocol};
 
 /// Cuts a call as the version of `rules` does, given how newer ones would.
-pub(super) fn recut(call: &Call, plan: &mut Plan, rules: &Rules) {
+pub(super) fn recut(call: &Call, plan: &mut Plan, heads: u64, rules: &Rules) {
     plan.old.fetches_work = rules.cut.fetches_work;
     // 2.8 `src/collectives/device/all_reduce.h` splits the threads of LL128 alone.
     plan.old.in_turn = rules.cut.tree_in_turn && plan.algorithm == Algorithm::Tree && plan.protocol != Protocol::Ll128;
@@ -25,6 +25,9 @@ pub(super) fn recut(call: &Call, plan: &mut Plan, rules: &Rules) {
             plan.old.last_grain = grains.max(1) * plan.grain;
         }
         Deals::Loops if matches!(plan.algorithm, Algorithm::Ring | Algorithm::Tree) => deal_by_loops(call, plan),
+        Deals::Loops if matches!(plan.algorithm, Algorithm::Nvls | Algorithm::NvlsTree) => {
+            deal_whole_chunks(call, plan, heads);
+        }
         Deals::Loops | Deals::Traffic => {}
     }
 }
@@ -57,6 +60,15 @@ fn deal_by_loops(call: &Call, plan: &mut Plan) {
     plan.per_channel = each + if call.count > channels * each { turn * last } else { 0 };
     plan.dealing = Dealing::ByLoops { each };
     plan.old.last_grain = (last / grain).max(1) * grain;
+}
+
+/// Before 2.20 a channel of NVLS has a whole chunk for each head before the next channel has any: `offset = gridOffset +
+/// bid*nvls->nHeads*chunkSize` in `src/collectives/device/all_reduce.h` of 2.18. A rank's part has no heads.
+fn deal_whole_chunks(call: &Call, plan: &mut Plan, heads: u64) {
+    let turn = plan.chunk * if call.collective == Collective::AllReduce { heads } else { 1 };
+    let each = call.count / (u64::from(plan.channels) * turn) * turn;
+    plan.per_channel = each + if call.count > u64::from(plan.channels) * each { turn } else { 0 };
+    plan.dealing = Dealing::ByLoops { each };
 }
 
 /// Bytes that the chunks of a loop's last round are rounded up to where a loop goes over all channels: NCCL's

@@ -229,6 +229,22 @@ impl<'m> Layer<'m> {
         host.cpus.iter().any(|&cpu| amd(&self.topology.vertex(cpu).kind))
     }
 
+    /// Whether the receiver reads what a sender has through EFA, as messages of libfabric's EFA provider do that lie in
+    /// GPU memory (`prov/efa/docs/efa_rdm_protocol_v4.md`, long read): a packet says where they are, and another that they
+    /// have been read. Below p5 aws-ofi-nccl sends such messages, from there on it writes (`platform_data_map`).
+    fn reads(&self, route: &Route) -> bool {
+        route.reach == Reach::Efa && route.staged == [false; 2] && self.topology.compute_capability() < 90
+    }
+
+    /// Work of the sender's proxy and of the receiver's on a message through EFA, by what each posts and is told of. Where
+    /// aws-ofi-nccl writes, the receiver posts a word that it has a place (`src/nccl_ofi_rdma.cpp`), of which the sender
+    /// is told; where the receiver reads, it is told of the message and posts the read, the word that it has read, and
+    /// the flush.
+    fn efa_work(&self, reads: bool) -> (SimDuration, SimDuration) {
+        let (post, told) = (self.profile.proxy(), self.profile.receive());
+        (post + told, told + if reads { post + post + post } else { post })
+    }
+
     /// A connection from one rank to another, the `index`-th of all.
     pub(super) fn pair(
         &mut self,
@@ -240,6 +256,7 @@ impl<'m> Layer<'m> {
         let (profile, protocol) = (self.profile, self.protocol);
         let route = self.route(src, dst, channel, nics)?.clone();
         let network = matches!(route.reach, Reach::Network | Reach::Efa | Reach::Tcp);
+        let reads = self.reads(&route);
         let several = self.several.contains(&src);
         let efficiency = |kind| {
             let turns = if several && kind == LinkKind::Nvlink { profile.turns(protocol) } else { 1.0 };
@@ -249,7 +266,11 @@ impl<'m> Layer<'m> {
         self.leg(&mut uses, Section::Store, &route.store, efficiency);
         let (mut post, mut inline, mut check, mut take) = ([0; 2], 0, 0, 0);
         if network {
-            let cost = if route.reach == Reach::Tcp { profile.socket_message() } else { profile.proxy() };
+            let (cost, taking) = match route.reach {
+                Reach::Tcp => (profile.socket_message(), SimDuration::ZERO),
+                Reach::Efa => self.efa_work(reads),
+                _ => (profile.proxy(), profile.receive()),
+            };
             let work = profile.proxy_thread().bytes_in(cost).0;
             post = [work; 2];
             if route.reach == Reach::Tcp {
@@ -271,7 +292,7 @@ impl<'m> Layer<'m> {
                 uses.push(Section::Posting, (self.proxy(dst), WEIGHT_ONE));
             } else {
                 uses.push(Section::Taking, (self.proxy(dst), WEIGHT_ONE));
-                take = profile.proxy_thread().bytes_in(profile.receive()).0;
+                take = profile.proxy_thread().bytes_in(taking).0;
             }
         }
         self.leg(&mut uses, Section::Transfer, &route.wire, efficiency);
@@ -317,19 +338,25 @@ impl<'m> Layer<'m> {
         let flushed = route.flushed && protocol == Protocol::Simple;
         let flush = if flushed { profile.flush(route.reach) } else { SimDuration::ZERO };
         let control = if network { profile.control(route.reach) } else { latency };
+        // A receiver that reads has its place free when it asks, and says that it has read when it has.
+        let (credit, ack, announce) = match reads {
+            true => (SimDuration::ZERO, control + control, control),
+            false => (control, control, SimDuration::ZERO),
+        };
         Ok(ConnSpec {
             uses,
             latency,
-            credit: control,
+            credit,
             streaming: protocol != Protocol::Simple && route.reach != Reach::Tcp,
             direct: !network && route.staged == [false; 2] && protocol == Protocol::Simple,
             depth: 0,
-            proxy: network.then_some(ProxySpec { flush, ack: control }),
+            proxy: network.then_some(ProxySpec { flush, ack }),
             post,
             inline,
             check,
             take,
             eager: if route.reach == Reach::Efa { (EAGER / wire_format(protocol)) as u64 } else { 0 },
+            announce,
             overlap,
         })
     }

@@ -105,6 +105,7 @@ impl Layer<'_> {
                 check: 0,
                 take: 0,
                 eager: 0,
+                announce: SimDuration::ZERO,
                 overlap: None,
             });
         }
@@ -146,6 +147,7 @@ impl Layer<'_> {
             check: 0,
             take: 0,
             eager: 0,
+            announce: SimDuration::ZERO,
             overlap: None,
         })
     }
