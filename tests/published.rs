@@ -483,7 +483,7 @@ fn fit(name: &str, family: &Family) {
     command.args(["--profile", &family.over, "--fit", &family.fit.join(","), "--hold-back", "none"]);
     command.args(["--held-out", &format!("tests/data/published/held_out/{name}"), "-o", &profile_of(name)]);
     let status = command.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
-    assert!(status.success(), "{name}: {command:?}");
+    assert!(status.success(), "{name}: no fit that helps others: take out the family and its profile ({command:?})");
 }
 
 /// A page without the columns `closest` of its tables.

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use collcast_hwbackend::read::{FileReport, ReadReport, cut_runs, read_paths};
 use collcast_reports::model::Input;
-use collcast_sim::calibrate::{Fit, Split, Study, spreads};
+use collcast_sim::calibrate::{CalibrateError, Crossed, Fit, Judged, Split, Study, spreads};
 use collcast_sim::profile::{Constant, Profile};
 use collcast_sim::topology::Topology;
 use serde::Serialize;
@@ -91,7 +91,6 @@ pub fn calibrate(request: &Request) -> Result<Outcome, Error> {
     let started = Instant::now();
     let seconds = || started.elapsed().as_secs_f64();
     check_names(request)?;
-    let may = |name: &str| may_move(request, name);
     let read = read_paths(&request.measurements, &request.read)?;
     can_be_asked(&read.files)?;
     let machines = Machines::of(&read, request.topology.as_deref())?;
@@ -116,22 +115,33 @@ pub fn calibrate(request: &Request) -> Result<Outcome, Error> {
     let all: Vec<usize> = (0..study.samples().len()).collect();
     let apart = request.splits.iter().filter(|&&split| split != Split::Source || !request.without_sources);
     let parts = request.watch.parts(1 + usize::from(request.without_sources) + apart.clone().count());
+    let mut misleading = BTreeSet::new();
+    let may = |name: &str| may_move(request, name);
+    let mut apart_from = None;
+    if request.without_sources {
+        let (judged, fits) = study.apart(Split::Source, &may).map_err(error)?;
+        misleading = mislead(&study, &prior, &judged, &fits)?;
+        apart_from = Some((judged, fits));
+        parts.done()?;
+        request.watch.stage(&format!("fitted without each source, {:.1} s", seconds()))?;
+    }
+    let may = |name: &str| may(name) && !misleading.iter().any(|constant: &Constant| constant.name() == name);
+    if !misleading.is_empty() {
+        apart_from = Some(study.apart(Split::Source, &may).map_err(|why| left_none(why, &misleading))?);
+    }
     let fit = study.fit(&all, &may).map_err(error)?;
     parts.done()?;
     request.watch.stage(&format!("fitted in {} steps, {:.1} s", fit.steps, seconds()))?;
     let about = About { request, usable: &usable, machines: &machines };
     let mut crossed = BTreeMap::new();
     let mut without = BTreeMap::new();
-    if request.without_sources {
-        let (judged, fits) = study.apart(Split::Source, &may).map_err(error)?;
+    if let Some((judged, fits)) = apart_from {
         for (source, fit) in fits {
             let rows: Vec<usize> = all.iter().copied().filter(|&r| study.samples()[r].source != source).collect();
             let profile = about.describe(&fit, &format!("{} without {source}", request.name), &rows);
             without.insert(source, FittedProfile::new(profile, &fit));
         }
         crossed.insert(Split::Source, judged);
-        parts.done()?;
-        request.watch.stage(&format!("fitted without each source, {:.1} s", seconds()))?;
     }
     for &split in apart {
         let folds = (split == Split::Run).then_some(request.folds);
@@ -166,11 +176,57 @@ pub fn calibrate(request: &Request) -> Result<Outcome, Error> {
         splits: figures::splits(&study, &fit, &crossed),
         worst: figures::worst(&usable, unseen.map_or(&fit.judged, |u| &u.1.held)),
         inputs,
-        notes: notes(request, &machines, &usable),
+        notes: notes(request, &machines, &usable, &misleading),
         warnings: warnings(&read, &machines, &usable, &fit),
         fitted: FittedProfile::new(profile, &fit),
         without,
     })
+}
+
+const MISLEADS: &str = "with it, fits without a source err more on that source's rows, on average over sources";
+
+/// Constants that make rows of sources worse which a fit has not seen: with the prior's value in place of the fitted one,
+/// the fits without each source err less on its rows, on average over sources.
+fn mislead(
+    study: &Study<'_>,
+    prior: &Profile,
+    seen_apart: &Crossed,
+    fits: &[(String, Fit)],
+) -> Result<BTreeSet<Constant>, Error> {
+    let mean_abs = |judged: &[Judged], source: &String| {
+        let rows = study.samples().iter().enumerate().filter(|(_, sample)| sample.source == *source);
+        Errors::of(judged, &rows.map(|(row, _)| row).collect::<Vec<_>>()).mean_abs
+    };
+    let estimates = fits.iter().flat_map(|(_, fit)| &fit.estimates).filter(|estimate| estimate.identified);
+    let mut found = BTreeSet::new();
+    for constant in estimates.map(|estimate| estimate.constant).collect::<BTreeSet<_>>() {
+        let mut gained = 0.0;
+        for (source, fit) in fits {
+            let mut profile = fit.profile.clone();
+            profile.parameters.insert(constant, prior[constant].clone());
+            let set_back = study.judge_with(&profile).map_err(error)?;
+            gained += mean_abs(&set_back, source) - mean_abs(&seen_apart.held, source);
+        }
+        if gained < 0.0 {
+            found.insert(constant);
+        }
+    }
+    Ok(found)
+}
+
+/// Why there is no fit once constants that mislead are left where they were.
+fn left_none(why: CalibrateError, misleading: &BTreeSet<Constant>) -> Error {
+    match why {
+        CalibrateError::NothingToFit => Error::usage(
+            format!("{}: {MISLEADS}; no other constant may move", names(misleading)),
+            "keep the profile that it started from, or leave out --held-out",
+        ),
+        other => error(other),
+    }
+}
+
+fn names(constants: &BTreeSet<Constant>) -> String {
+    constants.iter().map(|constant| format!("`{}`", constant.name())).collect::<Vec<_>>().join(", ")
 }
 
 /// Refuses names that no constant begins with.
@@ -198,12 +254,18 @@ fn may_move(request: &Request, name: &str) -> bool {
     (request.fit.is_empty() || any(&request.fit)) && !any(&request.keep)
 }
 
-fn notes(request: &Request, machines: &Machines, usable: &Usable<'_>) -> Vec<String> {
+fn notes(
+    request: &Request,
+    machines: &Machines,
+    usable: &Usable<'_>,
+    misleading: &BTreeSet<Constant>,
+) -> Vec<String> {
     let of = |t: &Topology| format!("topology {}: {} GPUs", t.name, t.ranks());
     let mut notes: Vec<String> = machines.topologies.iter().map(of).collect();
     let (rows, min, small) = (usable.rows.len(), request.min_size.0, usable.small);
     notes.push(format!("starts from profile {}", request.profiles.join(" + ")));
     notes.push(format!("{rows} rows from {min} B up, {small} left out as smaller"));
+    notes.extend((!misleading.is_empty()).then(|| format!("{} stays at its prior: {MISLEADS}", names(misleading))));
     notes
 }
 

@@ -251,6 +251,9 @@ mod tests {
         // Two loops of 8 chunks of 32 KiB, and one and a half.
         let (_, of) = parts(old, all_reduce, Algorithm::Tree, Protocol::Ll, 35 << 14);
         assert_eq!(of.iter().map(|bytes| bytes >> 14).collect::<Vec<_>>(), [6, 5, 4, 4, 4, 4, 4, 4]);
+        // A chunk of 32 KiB for each of 8 heads, before the next channel has any.
+        let (_, of) = parts(old, all_reduce, Algorithm::NvlsTree, Protocol::Simple, 1 << 20);
+        assert_eq!(of.iter().map(|bytes| bytes >> 15).collect::<Vec<_>>(), [8, 8, 8, 8, 0, 0, 0, 0]);
         let even = parts(Version::new(2, 22, 3), all_reduce, ring, Protocol::Ll128, 1 << 20).1;
         assert!(even.iter().all(|&bytes| bytes == 1 << 17), "{even:?}");
         // A call of many loops: all channels have the whole ones, the first ones the last.
