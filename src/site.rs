@@ -11,7 +11,7 @@ use collcast_sim::domain::Basis;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::nccl::plugin;
 use collcast_sim::nccl::search::Given;
-use collcast_sim::nccl::settings::SettingsError;
+use collcast_sim::nccl::settings::{self, SettingsError};
 use collcast_sim::nccl::{CsvTuner, Environment, Tuner, Version};
 use collcast_sim::nccl::{NicSet, Transport};
 use collcast_sim::predict::{Predictor, Settings};
@@ -275,6 +275,19 @@ pub struct Told {
     pub given: Vec<(String, String)>,
 }
 
+/// The variables of a text: one `NAME=VALUE`, or the path of a file of such lines.
+///
+/// # Errors
+/// A file that cannot be read, or a line of it that is no variable.
+pub fn variables(text: &str) -> Result<Vec<(String, String)>, Error> {
+    if let Ok(pair) = settings::pair(text) {
+        return Ok(vec![pair]);
+    }
+    let content = read_text("read the variables (--env takes NAME=VALUE or a file)", text)?;
+    settings::pairs_of_file(text, &content)
+        .map_err(|e| Error::usage(format!("{text}: {e}"), "the file holds one NAME=VALUE a line, # for comments"))
+}
+
 /// Variables that name tables of tuners: files of the host that NCCL runs on.
 pub(crate) const TABLES: [&str; 2] = ["NCCL_TUNER_CONFIG_FILE", "COLLCAST_TUNER_TABLE"];
 
@@ -314,7 +327,10 @@ pub fn told(topology: &Topology, nccl: Option<&str>, env: &[(String, String)]) -
             true => format!("'{value}'"),
             false => value.to_owned(),
         };
-        let set: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
+        // Of a name given twice the last counts.
+        let counts = |at: usize| pairs[at + 1..].iter().all(|later| later.0 != pairs[at].0);
+        let set = pairs.iter().enumerate().filter(|(at, _)| counts(*at));
+        let set: Vec<String> = set.map(|(_, (name, value))| format!("{name}={}", quoted(value))).collect();
         set.join(" ")
     };
     if let Some(plugin) = topology.software.plugin.as_ref().filter(|_| !by_plugin.is_empty()) {

@@ -11,7 +11,7 @@ use collcast::{Error, SiteSpec};
 use super::call::Code;
 use super::output::{OutputArgs, PageArgs, write};
 use super::progress::watched;
-use super::selectors::profile_folders;
+use super::selectors::{NcclArgs, profile_folders};
 use super::shard::{ShardArgs, write_part};
 
 #[derive(clap::Args, Debug)]
@@ -47,6 +47,8 @@ pub(crate) struct Args {
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',', help_heading = "Machine")]
     profile: Vec<String>,
+    #[command(flatten)]
+    nccl: NcclArgs,
     /// Layout, such as tp=8,pp=4,vpp=5,cp=1,ep=1; dp follows from the GPUs; first= and last= are layers of these stages [default: searched]
     #[arg(long, value_name = "K=V[,K=V]", help_heading = "Training")]
     layout: Option<String>,
@@ -62,6 +64,10 @@ pub(crate) struct Args {
     /// Precision of linear layers: bf16, fp8 or fp4 [default: bf16]
     #[arg(long, value_name = "NAME", help_heading = "Training")]
     precision: Option<String>,
+    /// In what replicas gather the weights of layers: bf16, or fp8 with --precision fp8 (Megatron's --fp8-param-gather, torchao's
+    /// enable_fsdp_float8_all_gather) [default: bf16; with --precision fp8 on Hopper fp8 of megatron-bridge, and of hai-llm]
+    #[arg(long, value_name = "NAME", help_heading = "Training")]
+    param_gather: Option<String>,
     /// What the backward pass computes again: none, selective, full, or Megatron's modules, such as mla_up_proj+mlp [default: searched]
     #[arg(long, value_name = "NAME[+NAME]", help_heading = "Training")]
     recompute: Option<String>,
@@ -118,6 +124,9 @@ pub(crate) struct Args {
     /// are of the present value
     #[arg(long, value_name = "KEY=A[,B]", help_heading = "What if")]
     vary: Vec<String>,
+    /// List the calls of the best layout's step: ranks, size, how many, algorithm, time, and what no kernel hides. JSON always has them
+    #[arg(long, help_heading = "Output")]
+    calls: bool,
     /// Write a timeline for ui.perfetto.dev: passes, messages and calls by stage of the best layout's step
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     timeline: Option<PathBuf>,
@@ -138,11 +147,13 @@ impl Args {
         let texts = [
             ("model", &self.model),
             ("gpu", &self.gpu),
+            ("nccl", &self.nccl.nccl),
             ("layout", &self.layout),
             ("micro-batch", &self.micro_batch),
             ("global-batch", &self.global_batch),
             ("seq", &self.seq),
             ("precision", &self.precision),
+            ("param-gather", &self.param_gather),
             ("recompute", &self.recompute),
             ("zero", &self.zero),
             ("framework", &self.framework),
@@ -162,6 +173,7 @@ impl Args {
         if !self.profile.is_empty() {
             fields.push(("profile", self.profile.join(",")));
         }
+        fields.extend(self.nccl.env.iter().map(|text| ("env", text.clone())));
         let flags = [
             ("overlap-tensor", self.overlap_tensor),
             ("overlap-experts", self.overlap_experts),
@@ -193,11 +205,11 @@ pub(super) fn answer(args: &Args, merged: Option<&Parts>) -> Result<Code, Error>
     };
     let requests = requests(&options, &base)?;
     let [one] = requests.as_slice() else {
-        if args.timeline.is_some() {
-            return Err(Error::usage(
-                "--timeline is of one machine and count, and these are several",
-                "name one of them",
-            ));
+        for (option, given) in [("--timeline", args.timeline.is_some()), ("--calls", args.calls)] {
+            if given {
+                let message = format!("{option} is of one machine and count, and these are several");
+                return Err(Error::usage(message, "name one of them"));
+            }
         }
         let sites = Sites::of(&requests)?;
         let question = || question(&sites.sites, &requests);
@@ -226,6 +238,7 @@ pub(super) fn answer(args: &Args, merged: Option<&Parts>) -> Result<Code, Error>
     let mut report = outcome.report();
     if args.output.for_people() {
         without_empty(&mut report, &["sensitivities", "variations"]);
+        report.tables.retain(|table| args.calls || table.name != "calls");
     }
     args.output.print(&report, None)?;
     Ok(if outcome.layouts.iter().any(|layout| layout.fits) { Code::SUCCESS } else { Code::FAILURE })

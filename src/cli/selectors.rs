@@ -10,7 +10,6 @@ use clap::parser::ValueSource;
 use collcast_hwbackend::read::ReadOptions;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp, UnknownName};
 use collcast_sim::ids::Rank;
-use collcast_sim::nccl::settings::{self};
 use collcast_sim::predict::{Choice, MOST_CALLS, PredictError};
 use collcast_sim::schedule::msccl::Imported;
 use collcast_sim::schedule::{Call, check_supported, valid_protocols};
@@ -22,7 +21,7 @@ use collcast_topologies::error::quote;
 use collcast::files::read_text;
 use collcast::health::Gate;
 use collcast::site::DEFAULT_MACHINE;
-use collcast::{Error, Query, Site, SiteSpec, values};
+use collcast::{Error, Query, Site, SiteSpec, site, values};
 
 use super::config;
 
@@ -287,7 +286,7 @@ pub(crate) struct CallArgs {
 impl NcclArgs {
     /// The variables that `--env` gives.
     pub(crate) fn variables(&self) -> Result<Vec<(String, String)>, Error> {
-        self.env.iter().map(|text| variables(text)).collect::<Result<Vec<_>, _>>().map(|lists| lists.concat())
+        self.env.iter().map(|text| site::variables(text)).collect::<Result<Vec<_>, _>>().map(|lists| lists.concat())
     }
 
     /// A machine with what NCCL is told there.
@@ -588,16 +587,6 @@ impl CallArgs {
         }
         Ok(call)
     }
-}
-
-/// The variables of one `--env`: a pair, or a file of pairs.
-fn variables(text: &str) -> Result<Vec<(String, String)>, Error> {
-    if let Ok(pair) = settings::pair(text) {
-        return Ok(vec![pair]);
-    }
-    let content = read_text("read the variables (--env takes NAME=VALUE or a file)", text)?;
-    settings::pairs_of_file(text, &content)
-        .map_err(|e| Error::usage(format!("{text}: {e}"), "the file holds one NAME=VALUE a line, # for comments"))
 }
 
 /// Most bytes that a matrix of counts may send in all, 1 TiB: nothing of such a call is simulated once for many.

@@ -9,18 +9,22 @@ use collcast_sim::units::parse_rate;
 
 use super::request::Request;
 use crate::error::Error;
+use crate::site::variables;
 use crate::values::{counts, time_or_bare};
 
 /// Their names: of flags without the dashes; files may write `_` for `-`.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 28] = [
     "model",
     "gpu",
     "profile",
+    "nccl",
+    "env",
     "layout",
     "micro-batch",
     "global-batch",
     "seq",
     "precision",
+    "param-gather",
     "recompute",
     "zero",
     "framework",
@@ -51,11 +55,17 @@ pub fn set(request: &mut Request, name: &str, text: &str) -> Result<(), String> 
         "model" => text.clone_into(&mut request.model),
         "gpu" => request.gpu = Some(text.to_owned()),
         "profile" => request.site.profiles = text.split(',').map(|one| one.trim().to_owned()).collect(),
+        "nccl" => request.site.nccl = Some(text.to_owned()),
+        "env" => request.site.env.extend(variables(text).map_err(|e| e.to_string())?),
         "layout" => request.layout = Some(text.to_owned()),
         "micro-batch" => request.micro_batch = Some(whole(text)?),
         "global-batch" => request.global_batch = Some(whole(text)?),
         "seq" => request.sequence = Some(whole(text)?),
         "precision" => request.precision = named(text, &Precision::ALL.map(|p| (p.name(), p)))?,
+        "param-gather" => {
+            let known = [Precision::Bf16, Precision::Fp8].map(|precision| (precision.name(), precision));
+            request.param_gather = Some(named(text, &known)?);
+        }
         "recompute" => {
             request.recompute =
                 Some(Recompute::parse(text).ok_or_else(|| format!("expected {}", Recompute::EXPECTED))?);

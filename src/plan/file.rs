@@ -76,11 +76,14 @@ tables! {
         model "model",
         gpu "gpu",
         profile "profile",
+        nccl "nccl",
+        env "env",
         layout "layout",
         micro_batch "micro-batch",
         global_batch "global-batch",
         seq "seq",
         precision "precision",
+        param_gather "param-gather",
         recompute "recompute",
         zero "zero",
         framework "framework",
@@ -102,7 +105,7 @@ tables! {
 }
 
 /// Fields that may name a file, which is looked for beside the request first.
-const FILES: [&str; 4] = ["model", "gpu", "profile", "failures"];
+const FILES: [&str; 5] = ["model", "gpu", "profile", "env", "failures"];
 
 fn layer(
     name: Option<String>,

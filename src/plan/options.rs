@@ -63,6 +63,8 @@ pub struct Options {
     pub inputs: Vec<Input>,
     /// What was assumed.
     pub notes: Vec<String>,
+    /// What to know before using the numbers.
+    pub warnings: Vec<String>,
 }
 
 impl Choice {
@@ -229,13 +231,15 @@ pub fn merged(
     }
     judge(&mut options);
     let planned = || options.iter().filter_map(|o| Some((o.name.as_str(), o.plan.as_ref().ok()?)));
+    let all = |of: fn(&Outcome) -> &[String]| told(&planned().map(|(name, plan)| (name, of(plan))).collect::<Vec<_>>());
     Ok(Options {
         fastest: pick(&options, Choice::time),
         cheapest: pick(&options, Choice::spent),
         scales: scaling(&options),
         idle: idle(&options),
         inputs: each_once(planned().flat_map(|(_, plan)| plan.inputs.iter().cloned())),
-        notes: told(&planned().map(|(name, plan)| (name, plan.notes.as_slice())).collect::<Vec<_>>()),
+        notes: all(|plan| &plan.notes),
+        warnings: all(|plan| &plan.warnings),
         options,
     })
 }

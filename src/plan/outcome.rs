@@ -3,7 +3,7 @@
 use collcast_reports::model::Input;
 use collcast_scenarios::memory;
 use collcast_scenarios::parallel::Parallel;
-use collcast_scenarios::training::Step;
+use collcast_scenarios::training::{Step, Traffic};
 use collcast_scenarios::transformer::Transformer;
 use serde::Serialize;
 
@@ -71,6 +71,9 @@ pub struct Outcome {
     pub flops_per_token: f64,
     /// Layouts, the fastest first.
     pub layouts: Vec<Layout>,
+    /// Calls of a step of the first one, on a rank of the stage that is told, those first that have most exposed.
+    #[serde(skip)]
+    pub calls: Vec<Traffic>,
     /// Layouts that the model allows, those of them that fit, and those that were simulated.
     pub looked_at: (usize, usize, usize),
     /// How far to trust it, and why.

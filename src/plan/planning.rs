@@ -262,6 +262,13 @@ impl Planning {
             }
             software.execution.expert_kernels = ExpertKernels::Fused;
         }
+        if Self::gathers_8_bits(request, &gpu)? {
+            software.states.gathered_in_layers = 1.0;
+            notes.extend(request.param_gather.is_none().then(|| {
+                let framework = request.framework.name();
+                format!("replicas gather weights of layers in FP8, as {framework} does: --param-gather bf16 for 16 bits")
+            }));
+        }
         if software.execution.reserves > 0 {
             let left = gpu[Constant::Sms].value - f64::from(software.execution.reserves);
             gpu.set(Constant::Sms, left.max(1.0));
@@ -285,6 +292,34 @@ impl Planning {
             planning.check_recompute(recompute)?;
         }
         Ok(planning)
+    }
+
+    /// Whether replicas gather weights of layers in 8 bits: where that is asked for, or else as the framework does.
+    ///
+    /// # Errors
+    /// What its framework, its precision or what replicas share does not allow.
+    fn gathers_8_bits(request: &Request, gpu: &Compute) -> Result<bool, Error> {
+        let (framework, eight) = (request.framework, request.precision == Precision::Fp8);
+        let usual = eight && framework.gathers_8_bits(gpu.supports(Precision::Fp4));
+        let instead = "leave --param-gather out for what the framework does";
+        match (request.param_gather, framework.least_zero_of_8_bits()) {
+            (None, _) => Ok(usual),
+            (Some(Precision::Fp8), _) if !eight => Err(Error::usage(
+                format!("--param-gather fp8 is of products in FP8, and --precision is {}", request.precision.name()),
+                "give --precision fp8, or leave it out",
+            )),
+            (Some(Precision::Fp8), None) => {
+                Err(Error::usage(format!("{} gathers no weights in FP8", framework.name()), instead))
+            }
+            (Some(Precision::Fp8), Some(least)) if request.zero.unwrap_or(request.usual_zero()) < least => {
+                let message = format!("--param-gather fp8 takes --zero {least} or more with {}", framework.name());
+                Err(Error::usage(message, instead))
+            }
+            (Some(Precision::Bf16), _) if framework == Framework::HaiLlm => {
+                Err(Error::usage("hai-llm has its weights in FP8, and gathers them so", instead))
+            }
+            (Some(precision), _) => Ok(precision == Precision::Fp8),
+        }
     }
 
     /// Whether layers have what the backward pass is to compute again: where they have not, it would change nothing.
@@ -327,8 +362,10 @@ impl Planning {
             None => self.search(request, calls, watch)?,
         };
         let best = &layouts[0];
+        let traffic = training::traffic(&self.training(&best.layout, calls, false), &training::Known::default());
+        let version = format!("calls follow the rules of NCCL {}", site.settings().version.unwrap_or_default());
         let (whole, assumed) = self.whole(request, site, best)?;
-        let searched = request.layout.is_none().then(|| search::left_out(&self.base));
+        let searched = request.layout.is_none().then(|| search::left_out(request));
         let strange = self.strange(&best.layout);
         let tokens_per_step = self.tokens(&best.layout);
         Ok(Outcome {
@@ -337,14 +374,15 @@ impl Planning {
             gpu: self.gpu.name().to_owned(),
             capacity: (self.gpu.capacity(), self.usable()),
             tokens_per_step,
+            calls: traffic.map_err(failed)?,
             flops_per_token: self.flops(&best.layout) / tokens_per_step,
             looked_at,
             confidence: self.trust.confidence(request.gpus),
             whole,
             refused: Vec::new(),
-            warnings: Vec::new(),
+            warnings: site.told.warnings.clone(),
             inputs: site.sources.clone(),
-            notes: self.notes.iter().cloned().chain(searched).chain(strange).chain(assumed).collect(),
+            notes: [version].into_iter().chain(site.told.notes.iter().chain(&self.notes).cloned()).chain(searched).chain(strange).chain(assumed).collect(),
             layouts,
             model: self.model.clone(),
             sensitivities: Vec::new(),
@@ -513,11 +551,14 @@ impl Planning {
             return Err(self.nothing_divides(request));
         }
         let usable = self.usable();
-        let fitting: Vec<&Parallel> = (all.par_iter())
-            .filter(|p| {
-                memory::plan(&self.model, p, &self.software).is_ok_and(|m| matches!(m.fits(usable), Fit::Fits { .. }))
-            })
-            .collect();
+        let fits = |p: &Parallel| {
+            memory::plan(&self.model, p, &self.software).is_ok_and(|m| matches!(m.fits(usable), Fit::Fits { .. }))
+        };
+        // Without units ZeRO-2 takes as long as ZeRO-1, and is worth a look where that does not fit.
+        let saves = |p: &Parallel| {
+            p.zero != 2 || request.zero == Some(2) || self.software.execution.by_units(2) || !fits(&Parallel { zero: 1, ..*p })
+        };
+        let fitting: Vec<&Parallel> = all.par_iter().filter(|p| fits(p) && saves(p)).collect();
         if fitting.is_empty() {
             return Err(self.nothing_fits(&all, request, place));
         }
@@ -586,21 +627,21 @@ impl Planning {
         // More GPUs may be more of a rack.
         let most = SiteSpec { nodes: Some(MOST_HOSTS), ..request.site.clone() }.topology();
         let place = Place { domain: most.map_or(place.domain, |topology| domain(&topology)), ..place };
-        let fits = |gpus: u64, zero: u8| {
-            let request = Request { gpus, ..request.clone() };
+        let fits = |gpus: u64, zero: Option<u8>| {
+            let request = Request { gpus, zero, ..request.clone() };
             let global_batch = request.global_batch.unwrap_or_else(|| batch(&request, self.base.sequence(&self.model)));
-            let base = Parallel { global_batch, zero, ..self.base };
+            let base = Parallel { global_batch, ..self.base };
             let more = search::layouts((&self.model, &self.software), &request, &base, place);
             more.par_iter().any(|p| total(p) <= self.usable())
         };
-        let shared = (self.base.zero < 3 && fits(request.gpus, 3))
+        let shared = (request.zero.is_some_and(|zero| zero < 3) && fits(request.gpus, Some(3)))
             .then(|| format!("--zero 3, with which it fits on {}", of_gpus(request.gpus)));
         // Each parameter is there once at least.
         let bytes = self.model.parameters().held() as f64 * self.software.states.held(0, 1);
         let least = (bytes / self.usable() as f64) as u64;
         let fewest = counts_above(request.gpus.max(least), place.host)
             .filter(|&gpus| gpus > request.gpus)
-            .find(|&gpus| fits(gpus, self.base.zero))
+            .find(|&gpus| fits(gpus, request.zero))
             .map(|gpus| format!("it fits on {} of this kind", of_gpus(gpus)));
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         let way = match (shared, fewest) {

@@ -68,6 +68,8 @@ pub struct Request {
     pub sequence: Option<u64>,
     /// Of linear layers.
     pub precision: Precision,
+    /// In which replicas gather weights of layers; as the framework does where none is given.
+    pub param_gather: Option<Precision>,
     /// What the backward pass computes again.
     pub recompute: Option<Recompute>,
     /// What replicas share.
@@ -113,6 +115,7 @@ impl Request {
             batch_gpus: None,
             sequence: None,
             precision: Precision::Bf16,
+            param_gather: None,
             recompute: None,
             zero: None,
             framework: Framework::Megatron,

@@ -32,12 +32,23 @@ pub(super) struct Place {
 }
 
 /// What a search does not try.
-pub(super) fn left_out(base: &Parallel) -> String {
-    let others = if base.zero == 3 { "pp" } else { "hsdp, schedule=gpipe" };
+pub(super) fn left_out(request: &Request) -> String {
+    let zeros = zeros(request);
+    let pipelines = zeros.contains(&3).then_some("pp with zero=3");
+    let others = (zeros.len() < 4).then(|| {
+        let searched: Vec<String> = zeros.iter().map(u8::to_string).collect();
+        format!("zero other than {}", searched.join(", "))
+    });
+    let others = pipelines.map(str::to_owned).into_iter().chain(others);
+    let others: String = others.map(|other| format!("{other}, ")).collect();
     format!(
-        "not searched, and taken by --layout: {others}, offload, zero other than {}, etp other than 1 and tp, and sizes of tp, cp and ep that are no power of two",
-        base.zero
+        "not searched, and taken by --layout: schedule=gpipe, offload, {others}etp other than 1 and tp, and sizes of tp, cp and ep that are no power of two"
     )
+}
+
+/// What replicas may share: what is asked for, or all that the framework has.
+fn zeros(request: &Request) -> Vec<u8> {
+    request.zero.map_or_else(|| request.framework.zero_stages().to_vec(), |zero| vec![zero])
 }
 
 /// Numbers that divide another one, up to a limit.
@@ -60,7 +71,8 @@ pub(super) fn layouts(
 ) -> Vec<Parallel> {
     let model = run.0;
     let heads = model.attention.heads();
-    let sharded = base.zero == 3;
+    let zeros = zeros(request);
+    let only_sharded = zeros == [3];
     let experts = model.experts.map_or(1, |e| e.count);
     let sequence = base.sequence(model);
     let mut all = Vec::new();
@@ -71,7 +83,7 @@ pub(super) fn layouts(
             powers(MOST_CONTEXT).filter(|c| rest.is_multiple_of(*c) && sequence / c >= LEAST_TOKENS.min(sequence))
         {
             let rest = rest / context;
-            let stages = if sharded { 1 } else { MOST_STAGES.min(model.layers) };
+            let stages = if only_sharded { 1 } else { MOST_STAGES.min(model.layers) };
             for pipeline in divisors(rest, stages) {
                 let data = rest / pipeline;
                 let ranks = data * context * tensor;
@@ -79,7 +91,14 @@ pub(super) fn layouts(
                     for &split in &splits {
                         let sizes = [tensor, context, pipeline, data, expert, split]
                             .map(|size| u32::try_from(size).unwrap_or(u32::MAX));
-                        variants(run, request, base, (sizes, place), &mut all);
+                        // One rank shares nothing with itself.
+                        let alone = data * context == 1 && request.zero.is_none();
+                        let alone = if alone { Some(base.zero) } else { None };
+                        for zero in zeros.iter().copied().filter(|&zero| alone.is_none_or(|only| zero == only)) {
+                            if zero < 3 || pipeline == 1 {
+                                variants(run, request, &Parallel { zero, ..*base }, (sizes, place), &mut all);
+                            }
+                        }
                         if all.len() >= MOST_LAYOUTS {
                             return all;
                         }

@@ -47,7 +47,7 @@ enum Key {
 impl Key {
     /// Whether the machine is read again for it, with what others change.
     fn of_site(self) -> bool {
-        matches!(self, Self::On | Self::Gpus | Self::Field("profile"))
+        matches!(self, Self::On | Self::Gpus | Self::Field("profile" | "nccl" | "env"))
     }
 }
 
@@ -64,13 +64,16 @@ const KEYS: [(&str, Key); 5] = [
 const LAYOUT: [&str; 12] = ["tp", "pp", "vpp", "first", "last", "cp", "ep", "etp", "sp", "hsdp", "schedule", "offload"];
 
 /// Fields that a layout is simulated again with; others are of the search, or of several options.
-const FIELDS: [&str; 17] = [
+const FIELDS: [&str; 20] = [
     "gpu",
     "profile",
+    "nccl",
+    "env",
     "micro-batch",
     "global-batch",
     "seq",
     "precision",
+    "param-gather",
     "recompute",
     "zero",
     "framework",

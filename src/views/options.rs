@@ -14,6 +14,7 @@ impl Options {
         report.predicted = true;
         report.inputs.clone_from(&self.inputs);
         report.assumptions.clone_from(&self.notes);
+        report.warnings.clone_from(&self.warnings);
         report.tables.push(self.table());
         let refused = |option: &Choice| Some(format!("{}: {}", option.name, option.plan.as_ref().err()?));
         report.warnings.extend(self.options.iter().filter_map(refused));

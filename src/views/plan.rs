@@ -1,6 +1,7 @@
 //! A plan as a report: layouts, where a step of the best one goes, its memory, the whole run.
 
 use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict};
+use collcast_scenarios::training::Traffic;
 use serde_json::{Map, Value, json};
 
 use super::VERSION;
@@ -19,6 +20,7 @@ impl Outcome {
         report.tables.push(ranking(self));
         let Some(best) = self.layouts.first() else { return report };
         report.tables.push(parts(self, best));
+        report.tables.push(calls(self, best));
         report.tables.push(memory(best, self.capacity));
         if let Some(whole) = &self.whole {
             report.tables.push(run(whole));
@@ -142,6 +144,43 @@ fn parts(outcome: &Outcome, best: &Layout) -> Table {
     }
     row("bubble: waits for other stages".to_owned(), step.bubble);
     row("optimizer".to_owned(), step.optimizer);
+    table
+}
+
+/// The calls of a rank in a step of the best layout.
+fn calls(outcome: &Outcome, best: &Layout) -> Table {
+    let columns = [
+        Column::text("traffic", "traffic"),
+        Column::text("collective", "collective"),
+        Column::number("ranks", "ranks"),
+        Column::number("size_bytes", "size"),
+        Column::number("count", "a step"),
+        Column::text("algorithm", "algorithm"),
+        Column::text("protocol", "protocol"),
+        Column::number("channels", "ch"),
+        Column::number("time_us", "time us"),
+        Column::number("all_ms", "all ms"),
+        Column::number("exposed_ms", "exposed ms"),
+    ];
+    let of = if best.layout.pipeline > 1 { format!(" of stage {}", best.step.busiest) } else { String::new() };
+    let title = format!("calls of a rank{of} in a step of {}", best.text);
+    let mut table = Table::new("calls", title, columns);
+    for Traffic { call, count, exposed, of_optimizer } in &outcome.calls {
+        let kind = if *of_optimizer { "optimizer" } else { call.kind.name() };
+        table.push([
+            format!("{kind}: {}", call.name).into(),
+            call.exchange.collective().to_string().into(),
+            call.shape.size.into(),
+            call.bytes.into(),
+            Cell::float(*count, 0),
+            call.cost.algorithm.to_string().into(),
+            call.cost.protocol.to_string().into(),
+            u64::from(call.cost.channels).into(),
+            Cell::float(call.cost.seconds * 1e6, 2),
+            Cell::float(call.cost.seconds * count * 1e3, 3),
+            Cell::float(exposed * 1e3, 3),
+        ]);
+    }
     table
 }
 

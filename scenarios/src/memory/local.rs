@@ -60,21 +60,25 @@ impl Local {
         self.dense() + self.experts
     }
 
-    /// Bytes that ZeRO-3 holds whole: this layer and the next with the gradient of one, embedding and head; in a pipeline
-    /// all of the stage, since each micro-batch would gather it again.
+    /// Bytes that replicas which share by units hold whole: this layer and the next with the gradient of one, embedding and head;
+    /// all of the stage with ZeRO-2, and in a pipeline, where each micro-batch would gather it again.
     ///
     /// Source: PyTorch, `fully_shard` (`reshard_after_forward`, implicit prefetching); torchtitan's `parallelize_llama.py`.
     pub(super) fn gathered(&self, plan: &Planner<'_>) -> f64 {
         let states = plan.software.states;
-        if plan.parallel.zero < 3 || plan.parallel.dense_shards().max(plan.parallel.expert_shards()) == 1 {
+        if !plan.software.execution.by_units(plan.parallel.zero) || plan.parallel.dense_shards().max(plan.parallel.expert_shards()) == 1 {
             return 0.0;
         }
+        let all = (self.layers + self.experts) * states.gathered_in_layers + self.ends * states.gathered;
         if plan.parallel.pipeline > 1 {
-            return self.total() * (states.gathered + states.gradient);
+            return all + self.total() * states.gradient;
+        }
+        if plan.parallel.zero < 3 {
+            return all + self.largest * states.gradient;
         }
         let [embedding, head] = self.units;
         let root = if plan.software.keeps_root { embedding + head } else { embedding.max(head) };
-        self.largest * (2.0 * states.gathered + states.gradient) + root * states.gathered
+        self.largest * (2.0 * states.gathered_in_layers + states.gradient) + root * states.gathered
     }
 }
 

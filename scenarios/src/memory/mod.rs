@@ -228,8 +228,9 @@ impl Planner<'_> {
         // Replicas sum gradients once a step, and hold their own until then, unless they exchange unit by unit.
         let at_once = self.software.execution.by_units(zero) && self.parallel.pipeline == 1;
         let own = zero == 2 && self.parallel.micro_batches() > 1 && !at_once;
+        let by_units = self.software.execution.by_units(zero);
         let shares = |shards| {
-            let [weight, gradient, optimizer] = self.software.states.shares(zero, shards);
+            let [weight, gradient, optimizer] = self.software.states.shares(if by_units { 3 } else { zero }, shards);
             [weight, if own { self.software.states.gradient } else { gradient }, optimizer]
         };
         let [dense, experts] = [self.parallel.dense_shards(), self.parallel.expert_shards()].map(shares);

@@ -17,8 +17,10 @@ pub struct States {
     pub gradient: f64,
     /// What the optimizer keeps: moments, and a copy in 32 bits where the weight has fewer.
     pub optimizer: f64,
-    /// A parameter while it is gathered from its shards (ZeRO-3, FSDP).
+    /// A parameter where replicas gather it from its shards.
     pub gathered: f64,
+    /// The same of a layer's: products with these may be in 8 bits.
+    pub gathered_in_layers: f64,
     /// The gradient, as replicas sum it.
     pub reduced: f64,
 }
@@ -39,7 +41,12 @@ impl States {
     pub const DEEPSEEK_V3: Self = Self::of(1.0, 4.0, 8.0, 1.0);
 
     const fn of(weight: f64, gradient: f64, optimizer: f64, gathered: f64) -> Self {
-        Self { weight, gradient, optimizer, gathered, reduced: gradient }
+        Self { weight, gradient, optimizer, gathered, gathered_in_layers: gathered, reduced: gradient }
+    }
+
+    /// Whether weights of layers are cast to 8 bits before they are gathered, and not after.
+    pub fn gathers_8_bits(&self) -> bool {
+        self.gathered_in_layers < 2.0
     }
 
     /// Bytes a parameter and rank where `shards` ranks share what `zero` says.
@@ -261,6 +268,45 @@ impl Framework {
     /// Whether replicas share parameters (FSDP) where nobody says otherwise.
     pub fn shards_parameters(self) -> bool {
         self.software().keeps_root || self == Self::LlmFoundry
+    }
+
+    /// What replicas may share (ZeRO): Megatron-LM's distributed optimizer and Megatron-FSDP (`--data-parallel-sharding-strategy`);
+    /// PyTorch's DDP and FSDP, whose units stay gathered after the forward pass in stage 2 (`reshard_after_forward=False`,
+    /// `SHARD_GRAD_OP`); eager PyTorch has `ZeroRedundancyOptimizer` too. DeepSeek's report names ZeRO-1 (3.2).
+    pub fn zero_stages(self) -> &'static [u8] {
+        match self {
+            Self::HaiLlm => &[1],
+            Self::MegatronPaper => &[0, 1],
+            Self::Megatron | Self::MegatronBridge | Self::Eager | Self::Compiled => &[0, 1, 2, 3],
+            Self::Torchtitan
+            | Self::TorchtitanCompiled
+            | Self::Torchtitan2024
+            | Self::TorchtitanCompiled2024
+            | Self::LlmFoundry => &[0, 2, 3],
+        }
+    }
+
+    /// Whether replicas gather weights of layers in 8 bits for products in FP8, where nobody says otherwise. Recipes of
+    /// Megatron-Bridge have `fp8_param_gather` (`training/mixed_precision.py`), which is off in Megatron-LM (`--fp8-param-gather`) and
+    /// torchtitan (`enable_fsdp_float8_all_gather`). Their FP8 is MXFP8 on Blackwell: that is gathered in 16 bits into the buffer
+    /// of gradients, and cast after (Megatron-LM, `param_and_grad_buffer.py`, `reuse_grad_buf_for_mxfp8_param_ag`).
+    pub fn gathers_8_bits(self, blackwell: bool) -> bool {
+        self == Self::MegatronBridge && !blackwell
+    }
+
+    /// The least that replicas share (ZeRO) where weights of layers can be gathered in 8 bits; none where the framework cannot:
+    /// Megatron-LM asks for the distributed optimizer, torchao for FSDP2.
+    pub fn least_zero_of_8_bits(self) -> Option<u8> {
+        match self {
+            Self::Megatron | Self::MegatronBridge | Self::HaiLlm => Some(1),
+            Self::MegatronPaper | Self::LlmFoundry => None,
+            Self::Eager
+            | Self::Compiled
+            | Self::Torchtitan
+            | Self::TorchtitanCompiled
+            | Self::Torchtitan2024
+            | Self::TorchtitanCompiled2024 => Some(2),
+        }
     }
 
     /// Orders of micro-batches that its pipelines have. Source: Megatron-LM, `core/pipeline_parallel/schedules.py`; PyTorch,

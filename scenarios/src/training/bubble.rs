@@ -285,7 +285,7 @@ impl Run<'_> {
 
     fn weights(&mut self, stage: usize, start: f64, seconds: f64, record: &mut Record<'_>) {
         if seconds > 0.0 {
-            record(Span { stage, doing: Doing::Weights, start, end: start + seconds });
+            record(Span::new(stage, Doing::Weights, (start, start + seconds)));
             self.free[stage] = start + seconds;
         }
     }
@@ -293,7 +293,7 @@ impl Run<'_> {
     /// Takes note of a pass.
     fn done(&mut self, stage: usize, pass: Pass, (start, end): (f64, f64), record: &mut Record<'_>) {
         let Pass { forward, chunk, micro_batch } = pass;
-        record(Span { stage, doing: Doing::Pass { forward, chunk, micro_batch }, start, end });
+        record(Span::new(stage, Doing::Pass { forward, chunk, micro_batch }, (start, end)));
         if !forward {
             self.times.last_begins[stage][chunk as usize] = start;
         }
@@ -320,7 +320,7 @@ impl Run<'_> {
             let place = self.place(to, pass.micro_batch);
             self.inputs[usize::from(!forward)][place] = arrives;
             if sends {
-                record(Span { stage, doing: Doing::Message { forward }, start: end, end: arrives });
+                record(Span::new(stage, Doing::Message { forward }, (end, arrives)));
                 self.todo.push(owner);
                 sent = true;
             }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use collcast_sim::call::Call;
-use collcast_sim::collective::{Algorithm, Collective, DataType};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::compute::Compute;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::predict::{Choice, PredictError, Predictor, Settings, Whole};
@@ -54,6 +54,17 @@ pub enum Exchange {
     Tokens(Routing),
 }
 
+impl Exchange {
+    /// The call that it is.
+    pub fn collective(self) -> Collective {
+        match self {
+            Self::Collective(collective) => collective,
+            Self::Shift => Collective::SendRecv,
+            Self::Tokens(_) => Collective::AllToAll,
+        }
+    }
+}
+
 /// What an exchange takes, and what it and products take from each other.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Cost {
@@ -67,6 +78,10 @@ pub struct Cost {
     pub keeps: f64,
     /// What it runs as.
     pub algorithm: Algorithm,
+    /// How it moves data.
+    pub protocol: Protocol,
+    /// Channels of each member.
+    pub channels: u32,
 }
 
 /// What a larger group adds to an exchange.
@@ -371,6 +386,8 @@ impl<'a> Calls<'a> {
             leaves: profile.product_speed((self.sms - blocks, self.sms), sent),
             keeps: (alone.kernel.as_us() / slower.as_us().max(1e-9)).min(1.0),
             algorithm: alone.algorithm,
+            protocol: alone.protocol,
+            channels: alone.plan.channels,
         };
         Ok((cost, busy))
     }

@@ -5,18 +5,12 @@ use collcast_sim::collective::Collective;
 use super::bubble::Around;
 use super::calls::{Cost, Exchange, Shape};
 use super::error::TrainingError;
-use super::pass::{Kind, Spent, Timer, call};
-use super::streams::{Item, Links, What, run};
+use super::pass::{Kind, Spent, Timer};
+use super::streams::{Call, Item, What, run};
 use super::timeline::{self, ALL_REDUCES, Doing, Record};
 use super::units::{Layers, Stage, Step, Training, Unit};
 use crate::parallel::Axis;
 use crate::work;
-
-/// A call between replicas.
-struct Call {
-    cost: Cost,
-    links: Links,
-}
 
 /// Calls of a bucket, one after another.
 type Chain = Vec<Call>;
@@ -24,12 +18,11 @@ type Chain = Vec<Call>;
 /// A call of a group, if it has one to make.
 fn collective(
     timer: &Timer<'_>,
-    shape: Shape,
-    collective: Collective,
+    name: &'static str,
+    (shape, collective): (Shape, Collective),
     bytes: f64,
 ) -> Result<Option<Call>, TrainingError> {
-    let cost = timer.call(shape, Exchange::Collective(collective), bytes as u64)?;
-    Ok(cost.map(|cost| Call { cost, links: timer.links(shape) }))
+    Ok(timer.call((name, Kind::Data), shape, Exchange::Collective(collective), bytes as u64)?)
 }
 
 /// A part of a chunk whose gradients are reduced together.
@@ -61,12 +54,38 @@ fn groups(training: &Training<'_>, timer: &Timer<'_>, experts: bool) -> (Shape, 
     (Shape { size: shards, ..whole }, Shape { size: whole.size / shards, stride: whole.stride * shards, ..whole })
 }
 
-/// Calls that bring so many parameters to all ranks.
-fn gather(training: &Training<'_>, timer: &Timer<'_>, parameters: [f64; 2]) -> Result<Chain, TrainingError> {
+/// Parameters that replicas exchange together, and their bytes where they are gathered; those of routed experts apart.
+#[derive(Clone, Copy, Default)]
+struct Shared {
+    parameters: [f64; 2],
+    bytes: [f64; 2],
+}
+
+impl Shared {
+    fn of<'u>(training: &Training<'_>, units: impl IntoIterator<Item = &'u Unit>) -> Self {
+        units.into_iter().fold(Self::default(), |mut sum, unit| {
+            for (place, parameters) in unit.parameters.into_iter().enumerate() {
+                sum.parameters[place] += parameters;
+                sum.bytes[place] += parameters * unit.part.gathered(&training.software.states);
+            }
+            sum
+        })
+    }
+
+    /// How many there are, and bytes of each where they are gathered.
+    fn each(&self) -> (u64, f64) {
+        let [parameters, bytes] = [self.parameters, self.bytes].map(|of| of.iter().sum::<f64>());
+        (parameters as u64, bytes / parameters.max(1.0))
+    }
+}
+
+/// Calls that bring parameters to all ranks.
+fn gather(training: &Training<'_>, timer: &Timer<'_>, of: Shared) -> Result<Chain, TrainingError> {
     let mut chain = Chain::new();
-    for (experts, count) in [(false, parameters[0]), (true, parameters[1])] {
+    for (experts, bytes) in [(false, of.bytes[0]), (true, of.bytes[1])] {
         let (shard, _) = groups(training, timer, experts);
-        chain.extend(collective(timer, shard, Collective::AllGather, count * training.software.states.gathered)?);
+        let name = if experts { "parameters of experts" } else { "parameters" };
+        chain.extend(collective(timer, name, (shard, Collective::AllGather), bytes)?);
     }
     Ok(chain)
 }
@@ -77,17 +96,21 @@ struct Sum {
     replicas: Option<Call>,
 }
 
-/// Calls that sum the gradients of so many parameters.
-fn reduce(training: &Training<'_>, timer: &Timer<'_>, parameters: [f64; 2]) -> Result<Vec<Sum>, TrainingError> {
+/// Calls that sum the gradients of parameters.
+fn reduce(training: &Training<'_>, timer: &Timer<'_>, of: Shared) -> Result<Vec<Sum>, TrainingError> {
     let mut sums = Vec::new();
-    for (experts, count) in [(false, parameters[0]), (true, parameters[1])] {
+    for (experts, count) in [(false, of.parameters[0]), (true, of.parameters[1])] {
         let (shard, replicas) = groups(training, timer, experts);
         let bytes = count * training.software.states.reduced;
+        let [name, over] = match experts {
+            false => ["gradients", "gradients of shares over replicas"],
+            true => ["gradients of experts", "gradients of experts' shares over replicas"],
+        };
         sums.push(match training.parallel.zero {
-            0 => Sum { shares: collective(timer, shard, Collective::AllReduce, bytes)?, replicas: None },
+            0 => Sum { shares: collective(timer, name, (shard, Collective::AllReduce), bytes)?, replicas: None },
             _ => Sum {
-                shares: collective(timer, shard, Collective::ReduceScatter, bytes)?,
-                replicas: collective(timer, replicas, Collective::AllReduce, bytes / shard.size as f64)?,
+                shares: collective(timer, name, (shard, Collective::ReduceScatter), bytes)?,
+                replicas: collective(timer, over, (replicas, Collective::AllReduce), bytes / shard.size as f64)?,
             },
         });
     }
@@ -98,15 +121,15 @@ impl Replicas {
     pub(super) fn new(training: &Training<'_>, timer: &Timer<'_>, stages: &[Stage]) -> Result<Self, TrainingError> {
         let bucket = |units: &[&Unit]| -> Result<Bucket, TrainingError> {
             let sum = |of: fn(&Unit) -> f64| units.iter().map(|unit| of(unit)).sum::<f64>();
-            let parameters = [sum(|u| u.parameters[0]), sum(|u| u.parameters[1])];
+            let of = Shared::of(training, units.iter().copied());
             let shares = training.parallel.zero > 0;
             Ok(Bucket {
                 forward: sum(|u| u.forward.seconds),
                 backward: sum(|u| u.backward.seconds + u.recompute.seconds),
                 weights: sum(|u| u.weights.seconds),
-                gather: if shares { gather(training, timer, parameters)? } else { Chain::new() },
+                gather: if shares { gather(training, timer, of)? } else { Chain::new() },
                 // Megatron-LM runs both on one stream (`start_grad_sync`).
-                reduce: reduce(training, timer, parameters)?
+                reduce: reduce(training, timer, of)?
                     .into_iter()
                     .flat_map(|s| [s.shares, s.replicas])
                     .flatten()
@@ -169,7 +192,7 @@ impl Replicas {
                 calls(&mut items, &bucket.reduce, before.as_slice());
             }
         }
-        let ran = run(&items, Kind::ALL.len());
+        let ran = run(&items);
         timeline::ran(&items, &ran, (stage, Doing::Gradients, start), record);
         end.max(start + ran.end())
     }
@@ -191,7 +214,7 @@ impl Around for Replicas {
             items.push(Item { stream: 0, what: What::Kernels, seconds: bucket.forward, after });
         }
         let last = items.len() - 1;
-        let ran = run(&items, Kind::ALL.len());
+        let ran = run(&items);
         timeline::ran(&items, &ran, (stage, Doing::Parameters { chunk: chunk as u32 }, 0.0), record);
         ran.ends[last]
     }
@@ -199,12 +222,7 @@ impl Around for Replicas {
 
 /// Adds calls to the stream for replicas; the first waits for items.
 fn calls(items: &mut Vec<Item>, chain: &Chain, after: &[usize]) {
-    chain.iter().for_each(|call| one_call(items, 1, call, after));
-}
-
-fn one_call(items: &mut Vec<Item>, stream: usize, Call { cost, links }: &Call, after: &[usize]) {
-    let (what, seconds) = (call(cost, Kind::Data, *links), cost.seconds);
-    items.push(Item { stream, what, seconds, after: after.to_vec() });
+    items.extend(chain.iter().map(|&call| Item::call(1, call, after.to_vec())));
 }
 
 /// A step whose replicas share parameters unit by unit ([`work::Execution::by_units`]), without a pipeline. A unit is gathered
@@ -226,17 +244,16 @@ pub(super) fn sharded(
     let units: Vec<&Unit> =
         stages[0].chunks[0].iter().flat_map(|unit| std::iter::repeat_n(unit, unit.count as usize)).collect();
     let is_root = |index: usize| training.software.keeps_root && (index == 0 || index + 1 == units.len());
-    let root = (0..units.len()).filter(|&index| is_root(index)).fold([0.0; 2], |sum: [f64; 2], index| {
-        [sum[0] + units[index].parameters[0], sum[1] + units[index].parameters[1]]
-    });
+    let shared: Vec<Shared> = units.iter().map(|&unit| Shared::of(training, [unit])).collect();
+    let root = Shared::of(training, units.iter().enumerate().filter(|one| is_root(one.0)).map(|one| *one.1));
     let mut step = Sharded { training, timer, items: Vec::new(), framework: 0.0, copies: Vec::new(), scattered: None };
     let gathered = step.gather(root, None)?;
     step.copy_out(root, gathered)?;
     for (index, unit) in units.iter().enumerate() {
         if !is_root(index) {
             let before = step.copies.len().checked_sub(2).map(|index| step.copies[index]);
-            let gathered = step.gather(unit.parameters, before)?;
-            step.copy_out(unit.parameters, gathered)?;
+            let gathered = step.gather(shared[index], before)?;
+            step.copy_out(shared[index], gathered)?;
         }
         step.kernels(unit.forward.seconds, None);
     }
@@ -244,25 +261,25 @@ pub(super) fn sharded(
     let freed = training.parallel.zero == 3;
     let mut gathered: Option<usize> = None;
     for (index, unit) in units.iter().enumerate().rev() {
-        step.copy_out(unit.parameters, gathered.take())?;
+        step.copy_out(shared[index], gathered.take())?;
         // The next unit's parameters come while this one is used, or once it is summed, if any were freed.
         let next = index.checked_sub(1).filter(|&next| freed && !is_root(next));
         let late = training.software.execution.gathers_after_sum;
         if let Some(next) = next.filter(|_| !late) {
             let before = step.copies.last().copied();
-            gathered = step.gather(units[next].parameters, before)?;
+            gathered = step.gather(shared[next], before)?;
         }
         step.kernels(unit.backward.seconds + unit.recompute.seconds, None);
         if !is_root(index) {
-            step.reduce(unit.parameters)?;
+            step.reduce(shared[index])?;
         }
         if let Some(next) = next.filter(|_| late) {
-            gathered = step.gather(units[next].parameters, step.scattered)?;
+            gathered = step.gather(shared[next], step.scattered)?;
         }
     }
     step.reduce(root)?;
     let Sharded { items, framework, .. } = step;
-    let ran = run(&items, Kind::ALL.len());
+    let ran = run(&items);
     for micro_batch in 0..training.parallel.micro_batches() {
         timeline::ran(&items, &ran, (0, Doing::Shared, micro_batch as f64 * ran.end()), record);
     }
@@ -299,10 +316,9 @@ impl Sharded<'_> {
         self.items.push(Item { stream: 0, what: What::Kernels, seconds, after: after.into_iter().collect() });
     }
 
-    /// Kernels before or after a call about so many parameters.
-    fn copies(&mut self, parameters: [f64; 2], reduced: bool, after: Option<usize>) -> Result<(), TrainingError> {
-        let all = (parameters[0] + parameters[1]) as u64;
-        let pieces = &work::unit(all, self.training.parallel, self.training.software)[usize::from(reduced)];
+    /// Kernels before or after a call about parameters.
+    fn copies(&mut self, of: Shared, reduced: bool, after: Option<usize>) -> Result<(), TrainingError> {
+        let pieces = &work::unit(of.each(), self.training.parallel, self.training.software)[usize::from(reduced)];
         let seconds = self.timer.pieces(pieces, None)?.seconds;
         self.framework += seconds;
         self.kernels(seconds, after);
@@ -310,39 +326,39 @@ impl Sharded<'_> {
     }
 
     /// The call that gathers parameters, if any.
-    fn gather(&mut self, parameters: [f64; 2], after: Option<usize>) -> Result<Option<usize>, TrainingError> {
-        let chain = gather(self.training, self.timer, parameters)?;
+    fn gather(&mut self, of: Shared, after: Option<usize>) -> Result<Option<usize>, TrainingError> {
+        let chain = gather(self.training, self.timer, of)?;
         calls(&mut self.items, &chain, after.as_slice());
         Ok((!chain.is_empty()).then(|| self.items.len() - 1))
     }
 
     /// Their way out of the buffer.
-    fn copy_out(&mut self, parameters: [f64; 2], gathered: Option<usize>) -> Result<(), TrainingError> {
+    fn copy_out(&mut self, of: Shared, gathered: Option<usize>) -> Result<(), TrainingError> {
         if gathered.is_some() {
-            self.copies(parameters, false, gathered)?;
+            self.copies(of, false, gathered)?;
             self.copies.push(self.items.len() - 1);
         }
         Ok(())
     }
 
     /// The sum of their gradients.
-    fn reduce(&mut self, parameters: [f64; 2]) -> Result<(), TrainingError> {
-        let sums = reduce(self.training, self.timer, parameters)?;
+    fn reduce(&mut self, of: Shared) -> Result<(), TrainingError> {
+        let sums = reduce(self.training, self.timer, of)?;
         if sums.iter().all(|sum| sum.shares.is_none() && sum.replicas.is_none()) {
             return Ok(());
         }
-        self.copies(parameters, true, self.scattered)?;
+        self.copies(of, true, self.scattered)?;
         let copied = self.items.len() - 1;
         self.scattered = Some(copied);
         for sum in sums {
             let mut summed = copied;
-            if let Some(call) = &sum.shares {
-                one_call(&mut self.items, 1, call, &[copied]);
+            if let Some(call) = sum.shares {
+                self.items.push(Item::call(1, call, vec![copied]));
                 summed = self.items.len() - 1;
                 self.scattered = Some(summed);
             }
-            if let Some(call) = &sum.replicas {
-                one_call(&mut self.items, ALL_REDUCES, call, &[summed]);
+            if let Some(call) = sum.replicas {
+                self.items.push(Item::call(ALL_REDUCES, call, vec![summed]));
             }
         }
         Ok(())
@@ -352,5 +368,5 @@ impl Sharded<'_> {
 /// That of the calls between units, as the first of them has it.
 fn interval(training: &Training<'_>, timer: &Timer<'_>, units: &[&Unit]) -> Result<(f64, f64), TrainingError> {
     let Some(unit) = units.first() else { return Ok((1.0, 1.0)) };
-    Ok(gather(training, timer, unit.parameters)?.first().map_or((1.0, 1.0), |call| call.cost.interval))
+    Ok(gather(training, timer, Shared::of(training, [*unit]))?.first().map_or((1.0, 1.0), |call| call.cost.interval))
 }

@@ -13,6 +13,7 @@ mod pass;
 mod spread;
 mod streams;
 mod timeline;
+mod traffic;
 mod units;
 
 use std::collections::HashMap;
@@ -27,12 +28,14 @@ use timeline::Record;
 
 pub use error::{MOST_PASSES, TrainingError};
 pub use pass::Kind;
+pub use streams::Call;
 pub use timeline::{Doing, Span};
+pub use traffic::{Traffic, traffic};
 pub use units::{Known, Step, Training};
 use units::{Stage, Unit};
 
-/// A time that no layout beats, in seconds: its kernels at the boost clock, and the stages before that each one waits for,
-/// without calls and without optimizer.
+/// A time that no layout beats, in seconds: its kernels at the boost clock, the optimizer's too, and the stages before that each
+/// one waits for, without calls.
 ///
 /// # Errors
 /// See [`TrainingError`].
@@ -40,9 +43,10 @@ pub fn bound(training: &Training<'_>, known: &Known) -> Result<f64, TrainingErro
     let parallel = training.parallel;
     let layers =
         training.known(&known.kernels, &|timer, pieces, weights| timer.kernels(pieces, weights), Some(Clock::BOOST))?;
-    let (mut before, mut most) = (0.0_f64, 0.0_f64);
-    let delays = training.delays();
+    let (mut before, mut most, mut optimizer) = (0.0_f64, 0.0_f64, 0.0_f64);
+    let (delays, timer) = (training.delays(), training.timer(Clock::BOOST));
     for stage in training.stages(&layers.1) {
+        optimizer = optimizer.max(timer.kernels(&training.optimizer(&stage), None)?.kernels);
         most = most.max(before + stage.spent().kernels * training.through_each());
         // Where micro-batches come from both ends, no stage waits for many before it.
         if parallel.copies() > 1 {
@@ -53,7 +57,7 @@ pub fn bound(training: &Training<'_>, known: &Known) -> Result<f64, TrainingErro
         let back = |u: &Unit| if delays { 0.0 } else { u.recompute.kernels + u.backward.kernels };
         before += first.map(|u| u.count as f64 * (u.forward.kernels + back(u))).sum::<f64>();
     }
-    Ok(most)
+    Ok(most + optimizer)
 }
 
 /// Passes of micro-batches through chunks of stages, forward and backward.
@@ -80,7 +84,7 @@ pub fn timeline(training: &Training<'_>, known: &Known) -> Result<(Step, Vec<Spa
     let step = recorded(training, known, &mut |span| spans.push(span))?;
     let stages = spans.iter().map(|span| span.stage + 1).max().unwrap_or(0);
     let (start, end) = (step.seconds - step.optimizer, step.seconds);
-    spans.extend((0..stages).map(|stage| Span { stage, doing: Doing::Optimizer, start, end }));
+    spans.extend((0..stages).map(|stage| Span::new(stage, Doing::Optimizer, (start, end))));
     Ok((step, spans))
 }
 
@@ -139,8 +143,8 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
         order,
         micro_batches: u32::try_from(parallel.micro_batches()).unwrap_or(u32::MAX),
         stages: stages.iter().zip(&both).map(times).collect(),
-        message: training.message(&timer)?,
-        joins: training.joins(&timer)?,
+        message: training.message(&timer)?.map_or(0.0, |call| call.cost.seconds),
+        joins: training.joins(&timer)?.map_or(0.0, |call| call.cost.seconds),
         // Megatron-LM waits for its messages, but for those of interleaved chunks since 2023 (`overlap_p2p_comm`). DualPipe
         // sends while the next passes run.
         waits: match order {

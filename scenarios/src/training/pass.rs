@@ -3,9 +3,9 @@
 use collcast_sim::compute::{Clock, Compute, Kernel};
 use collcast_sim::predict::PredictError;
 
-use super::calls::{Calls, Cost, Exchange as Asked, Shape};
+use super::calls::{Calls, Exchange as Asked, Shape};
 use super::error::TrainingError;
-use super::streams::{Item, Links, What, run};
+use super::streams::{self, Item, Links, Ran, What, run};
 use crate::parallel::{Axis, Parallel};
 use crate::work::{Call, Exchange, Piece};
 
@@ -129,12 +129,17 @@ pub(crate) struct Timer<'a> {
 impl Timer<'_> {
     /// The time of pieces in order. Those that only `weights` wait for are timed by themselves or left out.
     pub(crate) fn pieces(&self, pieces: &[Piece], weights: Option<bool>) -> Result<Spent, TrainingError> {
+        Ok(self.listed(pieces, weights)?.spent())
+    }
+
+    /// Pieces in order as items of streams.
+    pub(super) fn listed(&self, pieces: &[Piece], weights: Option<bool>) -> Result<Listed, TrainingError> {
         let mut listed = Listed::default();
         let mut order = InOrder::default();
         for piece in pieces {
             self.list(&mut listed, &mut order, piece, weights)?;
         }
-        Ok(listed.spent())
+        Ok(listed)
     }
 
     /// The time of two lists of pieces beside each other: whenever one waits for an exchange of experts' tokens, the other has its
@@ -161,7 +166,7 @@ impl Timer<'_> {
     /// Lists a piece after those before it.
     fn list(
         &self,
-        Listed { items, costs }: &mut Listed,
+        Listed { items }: &mut Listed,
         order: &mut InOrder,
         piece: &Piece,
         weights: Option<bool>,
@@ -177,22 +182,11 @@ impl Timer<'_> {
                 order.kernel = Some(items.len() - 1);
             }
             Piece::Exchange(of) if weights != Some(true) => {
-                let Some(mut cost) = self.exchange(of)? else { return Ok(()) };
+                let Some(mut call) = self.exchange(of)? else { return Ok(()) };
                 if self.reserves && matches!(of.call, Call::Tokens(_)) {
-                    cost.leaves = self.calls.leaves_by_power(&cost);
+                    call.cost.leaves = self.calls.leaves_by_power(&call.cost);
                 }
-                costs.push((items.len(), cost));
-                let seconds = cost.seconds * f64::from(of.count);
-                items.push(Item {
-                    stream: 1,
-                    what: call(
-                        &cost,
-                        Kind::of(of.axis),
-                        if of.axis == Axis::Tensor { Links::Own } else { Links::Network },
-                    ),
-                    seconds,
-                    after: order.kernel.into_iter().collect(),
-                });
+                items.push(Item::call(1, call, order.kernel.into_iter().collect()));
                 if !of.hidden {
                     order.wait = Some(items.len() - 1);
                 }
@@ -219,18 +213,29 @@ impl Timer<'_> {
         Ok(self.gpu.time(kernel, self.clock)?.as_us() * 1e-6 * self.pace)
     }
 
-    fn exchange(&self, of: &Exchange) -> Result<Option<Cost>, PredictError> {
-        let call = match of.call {
+    fn exchange(&self, of: &Exchange) -> Result<Option<streams::Call>, PredictError> {
+        let exchange = match of.call {
             Call::Collective(collective) => Asked::Collective(collective),
             Call::Ring => Asked::Shift,
             Call::Tokens(routing) => Asked::Tokens(routing),
         };
-        self.call(self.shape(of.axis), call, of.bytes)
+        let call = self.call((of.name, Kind::of(of.axis)), self.shape(of.axis), exchange, of.bytes)?;
+        let links = if of.axis == Axis::Tensor { Links::Own } else { Links::Network };
+        Ok(call.map(|call| streams::Call { times: of.count, links, ..call }))
     }
 
-    /// What a call takes.
-    pub(crate) fn call(&self, shape: Shape, call: Asked, bytes: u64) -> Result<Option<Cost>, PredictError> {
-        if self.rough { self.calls.rough(shape, call, bytes) } else { self.calls.cost(shape, call, bytes) }
+    /// A call of a group, if it has one to make.
+    pub(super) fn call(
+        &self,
+        (name, kind): (&'static str, Kind),
+        shape: Shape,
+        exchange: Asked,
+        bytes: u64,
+    ) -> Result<Option<streams::Call>, PredictError> {
+        let cost =
+            if self.rough { self.calls.rough(shape, exchange, bytes) } else { self.calls.cost(shape, exchange, bytes) };
+        let links = self.links(shape);
+        Ok(cost?.map(|cost| streams::Call { name, kind, shape, exchange, bytes, times: 1, cost, links }))
     }
 
     /// Where the members of a kind of groups are.
@@ -245,11 +250,10 @@ impl Timer<'_> {
     }
 }
 
-/// Pieces as items of streams, and what their calls cost.
+/// Pieces as items of streams.
 #[derive(Default)]
-struct Listed {
-    items: Vec<Item>,
-    costs: Vec<(usize, Cost)>,
+pub(super) struct Listed {
+    pub(super) items: Vec<Item>,
 }
 
 /// The last kernel of pieces in order, and the exchange that the next one waits for.
@@ -260,25 +264,24 @@ struct InOrder {
 }
 
 impl Listed {
+    /// How they run.
+    pub(super) fn ran(&self) -> Ran {
+        run(&self.items)
+    }
+
     fn spent(&self) -> Spent {
-        let Self { items, costs } = self;
-        let ran = run(items, Kind::ALL.len());
+        let ran = self.ran();
         let mut spent = Spent { seconds: ran.end(), slowed: ran.slowed, ..Spent::default() };
-        spent.exposed.copy_from_slice(&ran.exposed);
-        spent.kernels = items.iter().filter(|i| i.what == What::Kernels).map(|i| i.seconds).sum();
-        let all: f64 = costs.iter().map(|(index, _)| items[*index].seconds).sum();
+        ran.calls(&self.items).for_each(|(call, exposed)| spent.exposed[call.kind as usize] += exposed);
+        spent.kernels = self.items.iter().filter(|i| matches!(i.what, What::Kernels)).map(|i| i.seconds).sum();
+        let all: f64 = ran.calls(&self.items).map(|(call, _)| call.seconds()).sum();
         let exposed: f64 = spent.exposed.iter().sum();
-        for (index, cost) in costs {
+        for (call, _) in ran.calls(&self.items) {
             // Of a call the part that is exposed, as much of each.
-            let part = items[*index].seconds * exposed / all.max(1e-12);
-            spent.variance[0] += (part * (1.0 - cost.interval.0)).powi(2);
-            spent.variance[1] += (part * (cost.interval.1 - 1.0)).powi(2);
+            let (part, (low, high)) = (call.seconds() * exposed / all.max(1e-12), call.cost.interval);
+            spent.variance[0] += (part * (1.0 - low)).powi(2);
+            spent.variance[1] += (part * (high - 1.0)).powi(2);
         }
         spent
     }
-}
-
-/// A call as an item's content.
-pub(crate) fn call(cost: &Cost, kind: Kind, links: Links) -> What {
-    What::Call { leaves: cost.leaves, keeps: cost.keeps, links, kind: kind as usize }
 }

@@ -5,6 +5,9 @@
 //! These are the shares that [`super::calls::Cost`] has from the engine, so that a step of hundreds of layers takes
 //! microseconds.
 
+use super::calls::{Cost, Exchange, Shape};
+use super::pass::Kind;
+
 /// Which links a call shares with those of other streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Links {
@@ -16,6 +19,33 @@ pub(crate) enum Links {
     Network,
 }
 
+/// A call of a rank.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Call {
+    /// What it moves.
+    pub name: &'static str,
+    /// Whom it joins.
+    pub kind: Kind,
+    /// Its group.
+    pub shape: Shape,
+    /// What the group does.
+    pub exchange: Exchange,
+    /// Its bytes, as nccl-tests counts them.
+    pub bytes: u64,
+    /// How often it runs in a row.
+    pub times: u32,
+    /// What it takes each time.
+    pub cost: Cost,
+    pub(super) links: Links,
+}
+
+impl Call {
+    /// Seconds of all times that it runs in a row, alone.
+    pub(super) fn seconds(&self) -> f64 {
+        self.cost.seconds * f64::from(self.times)
+    }
+}
+
 /// What an item is.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum What {
@@ -24,16 +54,13 @@ pub(crate) enum What {
     /// Nothing: the stream is not needed for so long.
     Idle,
     /// A call, which leaves a part of their speed to kernels and keeps a part of its own beside them.
-    Call {
-        /// Part of their speed that kernels keep beside it.
-        leaves: f64,
-        /// Part of its speed that it keeps beside kernels.
-        keeps: f64,
-        /// What it shares with other calls.
-        links: Links,
-        /// What it counts as.
-        kind: usize,
-    },
+    Call(Call),
+}
+
+impl What {
+    fn call(&self) -> Option<&Call> {
+        if let Self::Call(call) = self { Some(call) } else { None }
+    }
 }
 
 /// Something that a stream does.
@@ -49,12 +76,19 @@ pub(crate) struct Item {
     pub(crate) after: Vec<usize>,
 }
 
+impl Item {
+    /// A call that waits for items.
+    pub(super) fn call(stream: usize, call: Call, after: Vec<usize>) -> Self {
+        Self { stream, what: What::Call(call), seconds: call.seconds(), after }
+    }
+}
+
 /// How it went.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Ran {
     /// When each item ended, in seconds.
     pub(crate) ends: Vec<f64>,
-    /// Seconds in which no kernel ran and a call did, by the call's kind.
+    /// Of each call the seconds in which the stream of kernels had nothing to do.
     pub(crate) exposed: Vec<f64>,
     /// Seconds that kernels took longer than alone.
     pub(crate) slowed: f64,
@@ -65,17 +99,22 @@ impl Ran {
     pub(crate) fn end(&self) -> f64 {
         self.ends.iter().copied().fold(0.0, f64::max)
     }
+
+    /// The calls of the items that were run, each with what of it was exposed.
+    pub(super) fn calls<'i>(&'i self, items: &'i [Item]) -> impl Iterator<Item = (&'i Call, f64)> {
+        items.iter().zip(&self.exposed).filter_map(|(item, exposed)| Some((item.what.call()?, *exposed)))
+    }
 }
 
-/// Runs items; `kinds`: how many kinds of calls there are.
-pub(crate) fn run(items: &[Item], kinds: usize) -> Ran {
+/// Runs items.
+pub(crate) fn run(items: &[Item]) -> Ran {
     let streams = items.iter().map(|item| item.stream + 1).max().unwrap_or(0);
     let mut queues: Vec<std::collections::VecDeque<usize>> = vec![std::collections::VecDeque::new(); streams];
     for (index, item) in items.iter().enumerate() {
         queues[item.stream].push_back(index);
     }
     let mut left: Vec<f64> = items.iter().map(|item| item.seconds).collect();
-    let mut ran = Ran { ends: vec![f64::NAN; items.len()], exposed: vec![0.0; kinds], slowed: 0.0 };
+    let mut ran = Ran { ends: vec![f64::NAN; items.len()], exposed: vec![0.0; items.len()], slowed: 0.0 };
     let mut now = 0.0;
     loop {
         let ready = |&index: &usize| items[index].after.iter().all(|&before| !ran.ends[before].is_nan());
@@ -84,16 +123,17 @@ pub(crate) fn run(items: &[Item], kinds: usize) -> Ran {
             // Items wait for earlier ones only, so that nothing is left.
             return ran;
         }
-        let kernels = heads.iter().any(|&h| items[h].what == What::Kernels);
+        let kernels = heads.iter().any(|&h| matches!(items[h].what, What::Kernels));
+        let hidden = heads.iter().any(|&h| items[h].stream == 0);
         let speeds: Vec<f64> = heads.iter().map(|&h| speed(items, h, &heads, kernels)).collect();
         let until = heads.iter().zip(&speeds).map(|(&h, speed)| left[h] / speed).fold(f64::INFINITY, f64::min);
         for (&head, speed) in heads.iter().zip(&speeds) {
             match items[head].what {
                 What::Kernels => ran.slowed += until * (1.0 - speed),
-                What::Call { kind, .. } if !kernels => {
+                What::Call(_) if !hidden => {
                     // Of calls at once each has its part.
-                    let calls = heads.iter().filter(|&&h| matches!(items[h].what, What::Call { .. })).count();
-                    ran.exposed[kind] += until / calls as f64;
+                    let calls = heads.iter().filter(|&&h| items[h].what.call().is_some()).count();
+                    ran.exposed[head] += until / calls as f64;
                 }
                 _ => {}
             }
@@ -113,14 +153,14 @@ pub(crate) fn run(items: &[Item], kinds: usize) -> Ran {
 fn speed(items: &[Item], index: usize, heads: &[usize], kernels: bool) -> f64 {
     match items[index].what {
         What::Kernels => {
-            let leaves = |&h: &usize| if let What::Call { leaves, .. } = items[h].what { leaves } else { 1.0 };
+            let leaves = |&h: &usize| items[h].what.call().map_or(1.0, |call| call.cost.leaves);
             heads.iter().map(leaves).product::<f64>().max(0.05)
         }
         What::Idle => 1.0,
-        What::Call { keeps, links: own, .. } => {
-            let shares = |&&h: &&usize| matches!(items[h].what, What::Call { links, .. } if links == own);
+        What::Call(Call { cost, links: own, .. }) => {
+            let shares = |&&h: &&usize| items[h].what.call().is_some_and(|call| call.links == own);
             let sharing = if own == Links::Own { 1 } else { heads.iter().filter(shares).count() };
-            ((if kernels { keeps } else { 1.0 }) / sharing as f64).max(1e-6)
+            ((if kernels { cost.keeps } else { 1.0 }) / sharing as f64).max(1e-6)
         }
     }
 }
@@ -128,8 +168,17 @@ fn speed(items: &[Item], index: usize, heads: &[usize], kernels: bool) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use collcast_sim::collective::{Algorithm, Protocol};
 
-    const CALL: What = What::Call { leaves: 0.8, keeps: 0.5, links: Links::Network, kind: 0 };
+    const CALL: What = call([0.8, 0.5], Links::Network);
+
+    const fn call([leaves, keeps]: [f64; 2], links: Links) -> What {
+        let (algorithm, protocol) = (Algorithm::Ring, Protocol::Simple);
+        let cost = Cost { seconds: 1.0, interval: (1.0, 1.0), leaves, keeps, algorithm, protocol, channels: 1 };
+        let shape = Shape { size: 2, stride: 1, share: 0 };
+        let (kind, exchange) = (Kind::Data, Exchange::Shift);
+        What::Call(Call { name: "gradients", kind, shape, exchange, bytes: 1, times: 1, cost, links })
+    }
 
     fn item(stream: usize, what: What, seconds: f64, after: &[usize]) -> Item {
         Item { stream, what, seconds, after: after.to_vec() }
@@ -139,17 +188,17 @@ mod tests {
     #[test]
     fn kernels_and_calls_take_from_each_other() {
         // A call that kernels do not wait for: they run at 0.8 for as long as it lasts, 2 s at half its speed.
-        let ran = run(&[item(1, CALL, 1.0, &[]), item(0, What::Kernels, 10.0, &[])], 1);
+        let ran = run(&[item(1, CALL, 1.0, &[]), item(0, What::Kernels, 10.0, &[])]);
         assert!((ran.ends[0] - 2.0).abs() < 1e-9 && (ran.end() - 10.4).abs() < 1e-9, "{ran:?}");
         assert!((ran.slowed - 0.4).abs() < 1e-9 && ran.exposed[0] == 0.0);
         // One that they wait for.
         let ran =
-            run(&[item(0, What::Kernels, 1.0, &[]), item(1, CALL, 1.0, &[0]), item(0, What::Kernels, 1.0, &[1])], 1);
-        assert!((ran.end() - 3.0).abs() < 1e-9 && (ran.exposed[0] - 1.0).abs() < 1e-9);
+            run(&[item(0, What::Kernels, 1.0, &[]), item(1, CALL, 1.0, &[0]), item(0, What::Kernels, 1.0, &[1])]);
+        assert!((ran.end() - 3.0).abs() < 1e-9 && (ran.exposed[1] - 1.0).abs() < 1e-9);
         // Two over the same links take twice as long together, others do not.
         let end = |links: [Links; 2]| {
-            let call = |links| What::Call { leaves: 1.0, keeps: 1.0, links, kind: 0 };
-            run(&[item(1, call(links[0]), 1.0, &[]), item(2, call(links[1]), 1.0, &[])], 1).end()
+            let call = |links| call([1.0; 2], links);
+            run(&[item(1, call(links[0]), 1.0, &[]), item(2, call(links[1]), 1.0, &[])]).end()
         };
         use Links::{Domain, Network, Own};
         for (links, seconds) in
@@ -162,8 +211,8 @@ mod tests {
     /// Goal: nothing is an item of no time, and an empty list ends at once.
     #[test]
     fn items_of_no_time_end() {
-        let ran = run(&[item(0, What::Idle, 0.0, &[]), item(0, What::Kernels, 0.0, &[0])], 0);
+        let ran = run(&[item(0, What::Idle, 0.0, &[]), item(0, What::Kernels, 0.0, &[0])]);
         assert_eq!(ran.end(), 0.0);
-        assert_eq!(run(&[], 0).end(), 0.0);
+        assert_eq!(run(&[]).end(), 0.0);
     }
 }

@@ -1,7 +1,7 @@
 //! What a step does when, for those who draw it.
 
 use super::pass::Kind;
-use super::streams::{Item, Ran, What};
+use super::streams::{Call, Item, Ran, What};
 
 /// What a stage does for some time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +50,15 @@ pub struct Span {
     pub start: f64,
     /// When it ends.
     pub end: f64,
+    /// The call that it is, and what of it no kernel hides, where it is one.
+    pub call: Option<(Call, f64)>,
+}
+
+impl Span {
+    /// Of a stage from some moment to another.
+    pub(super) fn new(stage: usize, doing: Doing, (start, end): (f64, f64)) -> Self {
+        Self { stage, doing, start, end, call: None }
+    }
 }
 
 /// The stream of calls over replicas of shares; kernels are on 0, other calls of replicas on 1.
@@ -65,16 +74,16 @@ pub(crate) fn unseen(_: Span) {}
 /// parameters.
 pub(crate) fn ran(items: &[Item], ran: &Ran, (stage, calls, from): (usize, Doing, f64), record: &mut Record<'_>) {
     let mut free = [0.0_f64; ALL_REDUCES + 1];
-    for (item, &end) in items.iter().zip(&ran.ends) {
+    for ((item, &end), &exposed) in items.iter().zip(&ran.ends).zip(&ran.exposed) {
         // An item begins once its stream is free, and all are done that it waits for.
         let start = item.after.iter().map(|&before| ran.ends[before]).fold(free[item.stream], f64::max);
         free[item.stream] = end;
-        let doing = match item.what {
-            What::Call { .. } if item.stream == ALL_REDUCES => Doing::Replicas,
-            What::Call { kind, .. } if kind == Kind::Data as usize => calls,
-            What::Kernels if calls == Doing::Shared => Doing::Kernels,
+        let (doing, call) = match item.what {
+            What::Call(call) if item.stream == ALL_REDUCES => (Doing::Replicas, Some((call, exposed))),
+            What::Call(call) if call.kind == Kind::Data => (calls, Some((call, exposed))),
+            What::Kernels if calls == Doing::Shared => (Doing::Kernels, None),
             _ => continue,
         };
-        record(Span { stage, doing, start: from + start, end: from + end });
+        record(Span { call, ..Span::new(stage, doing, (from + start, from + end)) });
     }
 }

@@ -11,7 +11,8 @@ use super::calls::{Calls, Exchange, Shape};
 use super::error::TrainingError;
 use super::pass::{Kind, Spent, Timer};
 use super::spread::slowest_of;
-use crate::memory::{self, Software, of_layer};
+use super::streams::Call;
+use crate::memory::{self, Software, States, of_layer};
 use crate::parallel::{Axis, Parallel, Schedule, Split};
 use crate::transformer::{LayerKind, Transformer};
 use crate::work::{self, ExpertKernels, Passes, Piece, single};
@@ -95,6 +96,14 @@ pub(super) enum Part {
 }
 
 impl Part {
+    /// Bytes of a parameter where replicas gather it; norms of layers, of less than a thousandth, count as products do.
+    pub(super) fn gathered(self, states: &States) -> f64 {
+        match self {
+            Self::Layer(_) | Self::Further => states.gathered_in_layers,
+            Self::Embedding | Self::Head => states.gathered,
+        }
+    }
+
     /// Tensors of its parameters, to a few.
     fn tensors(self) -> u64 {
         match self {
@@ -107,7 +116,7 @@ impl Part {
 }
 
 impl Parts {
-    fn of(&self, part: Part) -> Option<&Passes> {
+    pub(super) fn of(&self, part: Part) -> Option<&Passes> {
         match part {
             Part::Layer(kind) => self.layers[usize::from(kind == LayerKind::Experts)].as_ref(),
             Part::Embedding => Some(&self.embedding),
@@ -154,8 +163,13 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    fn units(&self) -> impl Iterator<Item = &Unit> {
+    pub(super) fn units(&self) -> impl Iterator<Item = &Unit> {
         self.chunks.iter().flatten()
+    }
+
+    /// Tensors of its parameters, to a few.
+    fn tensors(&self) -> u64 {
+        self.units().map(|unit| unit.count * unit.part.tensors()).sum()
     }
 
     /// Kernels that are computed a second time for a micro-batch.
@@ -498,27 +512,38 @@ impl Training<'_> {
         all
     }
 
-    /// Seconds of the message between two stages.
-    pub(super) fn message(&self, timer: &Timer<'_>) -> Result<f64, TrainingError> {
+    /// The message between two stages.
+    pub(super) fn message(&self, timer: &Timer<'_>) -> Result<Option<Call>, TrainingError> {
         let whole = timer.shape(Axis::Pipeline);
         let splits = self.parallel.sequence_parallel || self.software.execution.splits_messages;
         let split = if splits { f64::from(self.parallel.tensor) } else { 1.0 };
         let bytes = 2.0 * self.parallel.tokens(self.model) * self.model.hidden as f64 / split;
         let pair = Shape { size: whole.size.min(2), ..whole };
-        Ok(timer.call(pair, Exchange::Shift, bytes as u64)?.map_or(0.0, |cost| cost.seconds))
+        Ok(timer.call(("activations and their gradients", Kind::Pipeline), pair, Exchange::Shift, bytes as u64)?)
     }
 
-    /// Seconds in which tensor ranks gather the parts of a message that each of them received, where their layers need it whole.
+    /// The call in which tensor ranks gather the parts of a message that each of them received, where their layers need it whole.
     ///
     /// Source: Megatron-LM of 2022, `megatron/p2p_communication.py`, `gather_split_1d_tensor`.
-    pub(super) fn joins(&self, timer: &Timer<'_>) -> Result<f64, TrainingError> {
+    pub(super) fn joins(&self, timer: &Timer<'_>) -> Result<Option<Call>, TrainingError> {
         let parts = self.software.execution.splits_messages && !self.parallel.sequence_parallel;
         if !parts || self.parallel.pipeline < 2 {
-            return Ok(0.0);
+            return Ok(None);
         }
         let bytes = 2.0 * self.parallel.tokens(self.model) * self.model.hidden as f64;
         let gather = Exchange::Collective(Collective::AllGather);
-        Ok(timer.call(timer.shape(Axis::Tensor), gather, bytes as u64)?.map_or(0.0, |cost| cost.seconds))
+        Ok(timer.call(("parts of a message", Kind::Pipeline), timer.shape(Axis::Tensor), gather, bytes as u64)?)
+    }
+
+    /// What the optimizer does on a stage.
+    pub(super) fn optimizer(&self, stage: &Stage) -> Vec<Piece> {
+        let sum = |place: usize| stage.units().map(|unit| unit.parameters[place] * unit.count as f64).sum::<f64>();
+        let shards = [self.parallel.dense_shards(), self.parallel.expert_shards()]
+            .map(|n| if self.parallel.zero > 0 { n } else { 1 });
+        // Two ranks that have the same parameters share the work on them as replicas do.
+        let copies = if self.parallel.zero > 0 { self.parallel.copies() as f64 } else { 1.0 };
+        let own = (sum(0) / shards[0] as f64 + sum(1) / shards[1] as f64) / copies;
+        work::optimizer((own as u64, (sum(0) + sum(1)) as u64), stage.tensors(), self.parallel, self.software)
     }
 
     /// The step with its optimizer, given the busiest stage and what it spent before, and the interval of what replicas exchange,
@@ -532,15 +557,8 @@ impl Training<'_> {
     ) -> Result<Step, TrainingError> {
         let (mut optimizer, mut update) = (0.0_f64, 0.0_f64);
         for stage in stages {
-            let sum = |place: usize| stage.units().map(|unit| unit.parameters[place] * unit.count as f64).sum::<f64>();
-            let shards = [self.parallel.dense_shards(), self.parallel.expert_shards()]
-                .map(|n| if self.parallel.zero > 0 { n } else { 1 });
-            // Two ranks that have the same parameters share the work on them as replicas do.
-            let copies = if self.parallel.zero > 0 { self.parallel.copies() as f64 } else { 1.0 };
-            let own = (sum(0) / shards[0] as f64 + sum(1) / shards[1] as f64) / copies;
-            let tensors = stage.units().map(|unit| unit.count * unit.part.tensors()).sum();
-            let pieces = work::optimizer((own as u64, (sum(0) + sum(1)) as u64), tensors, self.parallel, self.software);
-            optimizer = optimizer.max(timer.pieces(&pieces, None)?.seconds);
+            optimizer = optimizer.max(timer.pieces(&self.optimizer(stage), None)?.seconds);
+            let tensors = stage.tensors();
             update = update.max(single::update(tensors, self.parallel, self.software, self.gpu));
         }
         // While the GPU updates its parameters, the host issues the next passes, which then wait the less for it: not where it

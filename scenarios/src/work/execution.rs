@@ -143,10 +143,10 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// Whether replicas with this `zero` exchange unit by unit: all of ZeRO-3, and FSDP1 where parameters stay gathered after the
-    /// forward pass (`SHARD_GRAD_OP`).
+    /// Whether replicas with this `zero` exchange unit by unit: all of ZeRO-3, and PyTorch's FSDP where parameters stay gathered
+    /// after the forward pass (`reshard_after_forward=False`, `SHARD_GRAD_OP`).
     pub fn by_units(&self, zero: u8) -> bool {
-        zero == 3 || (zero == 2 && self.units == Units::Flat)
+        zero == 3 || (zero == 2 && self.units != Units::InPlace)
     }
 
     /// Whether passes of a layout are paired: those of a pipeline of chunks, or of ranks without a pipeline that run pass by pass.

@@ -99,7 +99,8 @@ impl<'a> Rank<'a> {
             if of.cast {
                 forward.extend(self.cast("cast of an input", rows, of.inputs, tensors));
             }
-            if execution.elements != Elements::Written {
+            let come_cast = self.software.states.gathers_8_bits() && execution.by_units(self.parallel.zero);
+            if execution.elements != Elements::Written && !come_cast {
                 // Weights that stay in 16 bits are cast each time; Transformer Engine does so once a step.
                 forward.extend(self.cast(
                     "cast of a weight",

@@ -16,7 +16,7 @@ const LAUNCH: u64 = 320 * 65_536;
 const NORM: u64 = 4;
 
 /// The optimizer's step over `parameters` that this rank updates, in `tensors` tensors: clipping, AdamW, the next step's
-/// weights in 8 bits; and over `all` of its stage: gradients back to zero.
+/// weights in 8 bits; and over `all` of its stage: these weights as products read them, gradients back to zero.
 ///
 /// What is exchanged here is a number a call; gradients and parameters of replicas are not in it.
 pub fn optimizer((parameters, all): (u64, u64), tensors: u64, parallel: &Parallel, software: &Software) -> Vec<Piece> {
@@ -44,7 +44,13 @@ pub fn optimizer((parameters, all): (u64, u64), tensors: u64, parallel: &Paralle
     pieces.push(kernel("AdamW", Kernel::Optimizer(Optimizer { elements: parameters, reads, writes, tensors })));
     let execution = &software.execution;
     if execution.elements == Elements::Written && execution.precision != Precision::Bf16 {
-        pieces.push(over("weights in 8 bits", MemoryKind::Quantize, parameters, 2.0, 2.0));
+        // Cast before they are gathered, a rank's own alone, and transposed after; else all of them after.
+        if states.gathers_8_bits() && parallel.zero > 0 {
+            pieces.push(over("weights in 8 bits", MemoryKind::Quantize, parameters, 2.0, 1.0));
+            pieces.push(over("transposes of weights", MemoryKind::Copy, all, 1.0, 1.0));
+        } else {
+            pieces.push(over("weights in 8 bits", MemoryKind::Quantize, all, 2.0, 2.0));
+        }
     }
     if software.permanent_gradients {
         // Those of all parameters: they are summed before ranks have their shares.
@@ -84,12 +90,12 @@ pub fn accumulate(parameters: u64, first: bool, software: &Software) -> Vec<Piec
     vec![over("sum of gradients", MemoryKind::Copy, parameters, 2.0 + gradient, gradient)]
 }
 
-/// Kernels beside the exchanges of one unit of `parameters` whose replicas share it (FSDP): before and after it is gathered, and
-/// before and after its gradients are summed. Both are empty without that.
+/// Kernels beside the exchanges of one unit of `parameters` whose replicas share it (FSDP): before and after it is gathered, with
+/// so many bytes of each parameter, and before and after its gradients are summed. Both are empty without that.
 ///
 /// Source: PyTorch 2.11, `torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py`: `all_gather_copy_in`,
 /// `split_with_sizes_copy`, `chunk_cat`; `torch/distributed/fsdp/_flat_param.py` and `_runtime_utils.py` for FSDP1.
-pub fn unit(parameters: u64, parallel: &Parallel, software: &Software) -> [Vec<Piece>; 2] {
+pub fn unit((parameters, gathered): (u64, f64), parallel: &Parallel, software: &Software) -> [Vec<Piece>; 2] {
     let (shards, execution) = (parallel.dense_shards(), &software.execution);
     if !execution.by_units(parallel.zero) || shards < 2 {
         return [Vec::new(), Vec::new()];
@@ -98,7 +104,7 @@ pub fn unit(parameters: u64, parallel: &Parallel, software: &Software) -> [Vec<P
     let own = parameters / shards;
     let sum = || many("shard of gradients", own, states.reduced + states.gradient, states.gradient);
     let copy = |name, reads, writes| over(name, MemoryKind::Copy, parameters, reads, writes);
-    let cast = || many("shard into a buffer", own, states.weight, states.gathered);
+    let cast = || many("shard into a buffer", own, states.weight, gathered);
     let several = parallel.micro_batches() > 1;
     match execution.units {
         // Products read gathered buffers and add to those that are summed, without a copy (Megatron-LM, `custom_fsdp.md`).
@@ -109,11 +115,11 @@ pub fn unit(parameters: u64, parallel: &Parallel, software: &Software) -> [Vec<P
         }
         Units::Parameters => {
             let mut gather = vec![cast()];
-            if states.weight > states.gathered {
+            if states.weight > gathered {
                 // Cast first, then copied to where the call finds it.
-                gather.push(many("shard into a buffer", own, states.gathered, states.gathered));
+                gather.push(many("shard into a buffer", own, gathered, gathered));
             }
-            gather.push(copy("parameters out of a buffer", states.gathered, states.gathered));
+            gather.push(copy("parameters out of a buffer", gathered, gathered));
             let kind = if states.reduced > 2.0 { MemoryKind::Widen } else { MemoryKind::Copy };
             let mut reduce = vec![over("gradients into a buffer", kind, parameters, 2.0, states.reduced)];
             if several {
