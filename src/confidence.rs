@@ -176,7 +176,7 @@ impl Grounds {
         let On { topology, profile, settings } = on;
         let part = match said.bound {
             // Messages bound small sizes; what proxies copy is bytes, but seldom what NCCL chooses for large ones.
-            "latency" | "flow control" | "launch rate" | "proxy threads" => Part::Small,
+            "latency" | "launch rate" | "proxy threads" => Part::Small,
             _ if said.busy < PLATEAU => Part::Middle,
             _ => Part::Large,
         };

@@ -85,7 +85,7 @@ fn a_batch_that_nobody_gave_is_shared_by_replicas() {
 /// Goal: steps of other batches are not held against each other, and a count that is no faster than a smaller one is told so.
 #[test]
 fn odd_counts_are_told_apart() {
-    let of = |gpus| Request { global_batch: None, micro_batch: Some(1), ..request("dgx-h100", gpus) };
+    let of = |gpus| Request { global_batch: None, micro_batch: Some(1), zero: Some(1), ..request("dgx-h100", gpus) };
     let all = |requests: &[Request]| options(requests);
     let odd = all(&[of(24), of(32)]);
     assert!(odd.options[1].efficiency.is_none() && odd.scales.is_empty());
@@ -588,4 +588,180 @@ fn options_are_of_one_batch_and_pay_what_they_hold() {
         told.contains(&format!("({:.0}K", least / 1e3)) || told.contains(&format!("({:.1}K", least / 1e3)),
         "{told} {least}"
     );
+}
+
+/// Goal: NCCL's settings act on a plan's calls as they do on `simulate`, from flags and from a file, and the last of a name counts.
+#[test]
+fn settings_of_nccl_act_on_calls() {
+    let flags = ["plan", "llama3-8b", "--gpus", "16", "--layout", "tp=2", "--global-batch", "16", "--format", "json"];
+    let json = |more: &[&str]| -> Value {
+        let (code, out, err) = collcast(&[&flags[..], more].concat());
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str(&out).unwrap()
+    };
+    let of = |plan: &Value, traffic: &str, key: &str| -> Value {
+        let calls = plan["calls"].as_array().unwrap();
+        calls.iter().find(|call| call["traffic"] == traffic).unwrap()[key].clone()
+    };
+    let told =
+        json(&["--env", "NCCL_ALGO=Tree", "--env", "NCCL_ALGO=Ring", "--env", "NCCL_MAX_CTAS=4", "--nccl", "2.26.2"]);
+    let said = told["assumptions"].as_array().unwrap();
+    assert!(said.contains(&"NCCL's environment: NCCL_ALGO=Ring NCCL_MAX_CTAS=4".into()), "{said:?}");
+    assert!(said.contains(&"calls follow the rules of NCCL 2.26.2".into()), "{said:?}");
+    let gradients = of(&told, "data: gradients", "channels");
+    assert!(gradients.as_u64() <= Some(4) && of(&json(&[]), "data: gradients", "channels").as_u64() > Some(4));
+    // The same call by itself.
+    let size = of(&told, "tensor: sum of a result", "size_bytes").to_string();
+    let env = ["--env", "NCCL_ALGO=Ring", "--env", "NCCL_MAX_CTAS=4", "--nccl", "2.26.2", "--dtype", "bfloat16"];
+    let one =
+        ["sweep", "dgx-h100", "--nodes", "2", "-c", "reduce_scatter", "--split", "/2", "-s", &size, "--format", "json"];
+    let (code, out, err) = collcast(&[&one[..], &env].concat());
+    assert_eq!(code, 0, "{err}");
+    let alone: Value = serde_json::from_str(&out).unwrap();
+    for key in ["algorithm", "protocol", "channels"] {
+        assert_eq!(of(&told, "tensor: sum of a result", key), alone["rows"][0][key], "{key}");
+    }
+    let varied = json(&["--vary", "env=NCCL_MAX_CTAS=2", "--vary", "nccl=2.26.2"]);
+    assert!(varied["variations"][1]["step_percent"].as_f64() > Some(0.0), "{}", varied["variations"]);
+    let (code, _, err) = collcast(&[&flags[..], &["--env", "NCCL_ALGO"]].concat());
+    assert!(code == 2 && err.contains("NAME=VALUE"), "{err}");
+}
+
+/// Goal: the calls of a step are all of them: what is exposed adds up by kind, and bytes and counts are those by hand.
+/// Method: Megatron-LM with all that ranks can share.
+#[test]
+fn calls_add_up_to_the_step() {
+    let one = |model: &str, layout: &str| {
+        let layout = Some(layout.to_owned());
+        plan(&Request { layout, global_batch: Some(32), ..Request::new(model, "dgx-h100", 16) }, &Watch::default())
+            .unwrap()
+    };
+    for (model, layout) in [
+        ("llama3-8b", "tp=2,pp=2,cp=2"),
+        ("llama3-8b", "tp=2,zero=3,hsdp=4"),
+        ("llama3-8b", "pp=4,vpp=2,zero=0"),
+        ("mixtral-8x7b", "tp=2,pp=2,ep=4"),
+    ] {
+        let outcome = one(model, layout);
+        let step = &outcome.layouts[0].step;
+        for kind in Kind::ALL {
+            let calls = outcome.calls.iter().filter(|one| one.call.kind == kind && !one.of_optimizer);
+            let sum: f64 = calls.map(|one| one.exposed).sum();
+            let exposed = step.exposed.iter().find(|one| one.0 == kind).map_or(0.0, |one| one.1);
+            assert!((sum - exposed).abs() <= 1e-9 * step.seconds, "{layout} {kind:?}: {sum} of {exposed}");
+        }
+    }
+    let outcome = one("llama3-8b", "tp=2,pp=2");
+    let of = |name: &'static str| outcome.calls.iter().filter(move |one| one.call.name == name);
+    // Two of four calls of a layer each way gather an input, 16 layers, 8 micro-batches; the head has one more.
+    let head = u64::from(outcome.layouts[0].step.busiest == 1);
+    let gathers: f64 = of("gather of an input").map(|one| one.count).sum();
+    assert_eq!(gathers as u64, (2 * 16 + head) * 8);
+    assert!(of("gather of an input").all(|one| one.call.bytes == 2 * 8192 * 4096 && one.call.shape.size == 2));
+    // A message each way, of half of the tokens.
+    let messages: Vec<_> = of("activations and their gradients").collect();
+    assert!(messages.len() == 1 && messages[0].count == 8.0 && messages[0].call.bytes == 8192 * 4096, "{messages:?}");
+    // Gradients have 4 bytes, parameters 2, once a step.
+    let bytes = |name: &'static str| of(name).map(|one| one.call.bytes as f64 * one.count).sum::<f64>();
+    assert!((bytes("gradients") / bytes("parameters") - 2.0).abs() < 1e-6);
+    let parameters = outcome.model.parameters().total() as f64;
+    assert!((bytes("parameters") / (parameters / 2.0) - 1.0).abs() < 0.01, "{}", bytes("parameters"));
+}
+
+/// Goal: weights of layers are gathered in 8 bits where that is asked for, or is the framework's own; what it cannot do is refused.
+#[test]
+fn weights_may_be_gathered_in_fp8() {
+    let with = |framework: &str, machine: &str, gather: Option<&str>, layout: &str| {
+        let mut request = Request {
+            global_batch: Some(16),
+            layout: Some(layout.to_owned()),
+            ..Request::new("llama3-8b", machine, 16)
+        };
+        let fields = [("framework", Some(framework)), ("precision", Some("fp8")), ("param-gather", gather)];
+        for (name, value) in fields.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+            collcast::plan::fields::set(&mut request, name, value).unwrap();
+        }
+        plan(&request, &Watch::default())
+    };
+    let gathered = |outcome: &collcast::plan::Outcome| -> f64 {
+        let calls = outcome.calls.iter().filter(|one| one.call.name == "parameters");
+        calls.map(|one| one.call.bytes as f64 * one.count).sum()
+    };
+    let of = |framework: &str, machine: &str, gather: Option<&str>| with(framework, machine, gather, "tp=2").unwrap();
+    for (framework, machine, eight) in
+        [("megatron", "dgx-h100", false), ("megatron-bridge", "dgx-h100", true), ("megatron-bridge", "dgx-b200", false)]
+    {
+        let [usual, sixteen, fp8] = [None, Some("bf16"), Some("fp8")].map(|gather| of(framework, machine, gather));
+        // Embedding and head stay in 16 bits: 1.05 of 8.03 billion parameters.
+        let part = gathered(&fp8) / gathered(&sixteen);
+        assert!((part - 0.565).abs() < 0.005, "{framework}: {part}");
+        assert_eq!(gathered(&usual), gathered(if eight { &fp8 } else { &sixteen }), "{framework} on {machine}");
+    }
+    // PyTorch casts weights at each use, unless they come so.
+    let [sixteen, fp8] = ["bf16", "fp8"]
+        .map(|gather| with("torchtitan-compiled", "dgx-h100", Some(gather), "zero=3").unwrap().layouts.remove(0));
+    assert!(fp8.step.kernels < 0.97 * sixteen.step.kernels && fp8.memory.gathered < sixteen.memory.gathered);
+    let refused =
+        |framework: &str, layout: &str| with(framework, "dgx-h100", Some("fp8"), layout).unwrap_err().to_string();
+    assert!(refused("llm-foundry", "zero=3").contains("gathers no weights in FP8"));
+    let (code, _, err) = collcast(&["plan", "llama3-8b", "--gpus", "8", "--param-gather", "fp8"]);
+    assert!(code == 2 && err.contains("--precision is bf16"), "{err}");
+}
+
+/// Goal: a search over what replicas share finds what a search of each stage finds.
+#[test]
+fn stages_of_zero_are_searched() {
+    for framework in ["megatron", "torchtitan-compiled"] {
+        let best = |zero: Option<u8>| {
+            let mut request = Request { most: 1, global_batch: Some(64), ..Request::new("llama3-8b", "dgx-h100", 16) };
+            collcast::plan::fields::set(&mut request, "framework", framework).unwrap();
+            request.zero = zero;
+            plan(&request, &Watch::default()).ok().map(|mut plan| plan.layouts.remove(0))
+        };
+        let all = best(None).unwrap();
+        let each =
+            (0..=3).filter_map(|zero| best(Some(zero))).filter(|one| framework == "megatron" || one.layout.zero != 1);
+        let fastest = each.map(|one| one.step.seconds).fold(f64::INFINITY, f64::min);
+        assert!((all.step.seconds / fastest - 1.0).abs() < 1e-9, "{framework}: {} for {fastest}", all.text);
+    }
+}
+
+/// Goal: a plan's step is a scenario that `simulate` runs in about the same time, whatever ranks share.
+/// Method: the engine runs all ranks, operation by operation, where the plan has one stage and shares between streams.
+#[test]
+fn a_plan_is_a_scenario() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("plan-scenario");
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("step.toml").display().to_string();
+    for (model, layout, framework) in [
+        ("llama3-8b", "tp=2,pp=2", "megatron"),
+        ("llama3-8b", "tp=2,pp=2,vpp=4,cp=2", "megatron"),
+        ("llama3-8b", "zero=0", "megatron"),
+        ("llama3-8b", "zero=3,hsdp=8", "torchtitan-compiled"),
+        ("mixtral-8x7b", "tp=2,pp=2,ep=4", "megatron"),
+    ] {
+        let flags =
+            ["plan", model, "--gpus", "16", "--layout", layout, "--global-batch", "32", "--framework", framework];
+        let (_, out, err) = collcast(&[&flags[..], &["--write-scenario", &path, "--format", "json"]].concat());
+        let planned: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+        let (code, out, err) = collcast(&["simulate", &path, "--format", "json"]);
+        assert_eq!(code, 0, "{layout}: {err}");
+        let simulated: Value = serde_json::from_str(&out).unwrap();
+        let step = planned["layouts"][0]["step_time_s"].as_f64().unwrap() * 1e3;
+        let ran = simulated["rows"][0]["step_ms"].as_f64().unwrap();
+        assert!((ran / step - 1.0).abs() < 0.08, "{layout}: {ran} ms for {step} planned");
+    }
+    let (code, _, err) =
+        collcast(&["plan", "llama3-8b", "--gpus", "16", "--layout", "pp=2,schedule=zb", "--write-scenario", &path]);
+    assert!(code == 2 && err.contains("a scenario cannot say"), "{err}");
+    let text = std::fs::read_to_string(&path).unwrap();
+    for (from, to, says) in [
+        ("on = \"tensor\"", "on = \"tnsor\"", "did you mean `tensor`?"),
+        ("[[programs]]\nranks = [0,", "[[programs]]\nranks = [1,", "rank 0 is the next"),
+        ("call = \"all_gather\", on", "send = \"8 B\", call = \"all_gather\", on", "several things"),
+    ] {
+        std::fs::write(&path, text.replacen(from, to, 1)).unwrap();
+        let (code, _, err) = collcast(&["simulate", &path]);
+        assert!(code == 2 && err.contains(says), "{says}: {err}");
+    }
 }

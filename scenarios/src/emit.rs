@@ -180,7 +180,7 @@ impl<'a> Writer<'a> {
             // Timing depends on bytes; gradients are reduced in 16-bit floats.
             dtype: if collective.reduces() { DataType::Bfloat16 } else { DataType::Uint8 },
             // Frameworks gather into the buffer that holds the own part, and scatter out of a buffer of copies.
-            in_place: collective != Collective::ReduceScatter,
+            in_place: collective.in_place() && collective != Collective::ReduceScatter,
             algorithm: self.calls.algorithm,
             protocol: self.calls.protocol,
             channels: self.calls.channels,

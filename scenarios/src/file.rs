@@ -18,8 +18,11 @@ use crate::emit::{CallSettings, Costs, MEMORY_WAVES};
 use crate::fsdp::Fsdp;
 use crate::model::{Layer, Model, Operation, Work};
 use crate::pipeline::Schedule;
+use crate::programs::Programs;
 use crate::raw::{RawCommunication, RawDataParallel, RawFile, RawModel, RawOperation, Text};
 use crate::step::{DataParallel, Layout, Straggler, graph};
+
+mod turns;
 
 /// The schema that this module reads.
 pub const SCHEMA: &str = "collcast/scenario/1";
@@ -119,6 +122,7 @@ pub struct Scenario {
     gradient_bytes: u64,
     matrix_tflops: Option<f64>,
     blocks: Vec<Block>,
+    programs: Option<Programs>,
 }
 
 /// The JSON schema of the scenario file.
@@ -257,16 +261,27 @@ impl Reader<'_> {
                 return Err(TopologiesError::Value(self.source.whole(message, format!("expected 1 to {MAX_ELEMENT}"))));
             }
         }
-        let blocks = self.blocks(&raw)?;
-        let layout = self.layout(&raw, &blocks)?;
-        let data_parallel = self.data_parallel(&raw.data_parallel, &layout)?;
+        let programs = self.programs(&raw)?;
+        let (blocks, layout) = match &programs {
+            Some(_) => (Vec::new(), Layout::default()),
+            None => {
+                let blocks = self.blocks(&raw)?;
+                let layout = self.layout(&raw, &blocks)?;
+                (blocks, layout)
+            }
+        };
+        let ranks = programs.as_ref().map_or(layout.ranks(), |programs| programs.ranks().into());
+        let data_parallel = match &programs {
+            Some(_) => DataParallel::None,
+            None => self.data_parallel(&raw.data_parallel, &layout)?,
+        };
         let mut stragglers = Vec::new();
         let mut slow_links = Vec::new();
         for s in &raw.stragglers {
             let rank = *s.rank.get_ref();
-            if u64::from(rank) >= layout.ranks() {
+            if u64::from(rank) >= ranks {
                 let message = format!("there is no rank {rank}");
-                return Err(self.bad(s.rank.span(), message, &format!("expected 0 to {}", layout.ranks() - 1), ""));
+                return Err(self.bad(s.rank.span(), message, &format!("expected 0 to {}", ranks - 1), ""));
             }
             let slow = s.slow.as_ref().map_or(Ok(1.0), |n| self.share(n, "slow", 1000.0))?;
             let late = s.late.as_ref().map_or(Ok(SimDuration::ZERO), |t| self.time(t))?;
@@ -307,6 +322,7 @@ impl Reader<'_> {
             gradient_bytes: raw.model.gradient_bytes.unwrap_or(2),
             matrix_tflops: raw.model.matrix_tflops.as_ref().map(|n| self.share(n, "matrix_tflops", 1e6)).transpose()?,
             blocks,
+            programs,
         })
     }
 
@@ -634,13 +650,29 @@ impl Scenario {
             block.parts.iter().map(part).collect::<Vec<_>>()
         };
         let work = |s: &Self| s.blocks.iter().map(|b| (b.count, b.total, b.output, parts(b))).collect::<Vec<_>>();
-        work(self) == work(other)
+        work(self) == work(other) && self.programs == other.programs
+    }
+
+    /// Ranks of its largest communicator.
+    pub fn largest_group(&self) -> u32 {
+        match &self.programs {
+            Some(programs) => programs.communicators.iter().map(|of| of.size).max().unwrap_or(1),
+            None => self.layout.data,
+        }
     }
 
     /// The graph of one step. Jitter is not part of it.
     pub fn graph(&self, profile: &Profile, device: Device) -> OpGraph {
-        let model = self.model(profile, device);
         let costs = Costs::of(profile, device);
+        if let Some(programs) = &self.programs {
+            let mut graph = programs.graph(&self.calls, &costs);
+            for straggler in &self.stragglers {
+                let rank = &mut graph.ranks[straggler.rank as usize];
+                (rank.pace_ppm, rank.late) = (straggler.pace_ppm, straggler.late);
+            }
+            return graph;
+        }
+        let model = self.model(profile, device);
         graph(&model, &self.layout, self.data_parallel, &self.calls, &costs, (self.spread, &self.stragglers))
     }
 }

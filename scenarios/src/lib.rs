@@ -21,6 +21,7 @@ pub mod memory;
 pub mod model;
 pub mod parallel;
 pub mod pipeline;
+pub mod programs;
 mod raw;
 pub mod serving;
 pub mod simai;

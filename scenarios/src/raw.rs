@@ -34,7 +34,17 @@ pub(crate) struct RawFile {
     #[serde(default)]
     pub(crate) model: RawModel,
     /// The model, in forward order.
+    #[serde(default)]
     pub(crate) layers: Vec<RawLayer>,
+    /// In place of layers, layout and data_parallel: groups of ranks that exchange data.
+    #[serde(default)]
+    pub(crate) communicators: Vec<RawCommunicator>,
+    /// In place of layers: turns that programs have often.
+    #[serde(default)]
+    pub(crate) blocks: Vec<RawBlock>,
+    /// In place of layers: what ranks do, turn by turn.
+    #[serde(default)]
+    pub(crate) programs: Vec<RawProgram>,
     /// Ranks that are slower or later than the others.
     #[serde(default)]
     pub(crate) stragglers: Vec<RawStraggler>,
@@ -245,4 +255,86 @@ pub(crate) struct RawJitter {
     /// How many seeds, from that one on, the spread is taken over; 5 by default.
     #[schemars(with = "Option<u32>")]
     pub(crate) seeds: Option<Spanned<u32>>,
+}
+
+#[derive(Deserialize, JsonSchema, Clone, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawCommunicator {
+    /// Name, which turns have it by.
+    #[schemars(with = "String")]
+    pub(crate) name: Text,
+    /// Ranks of a group.
+    pub(crate) size: u32,
+    /// Ranks from one member to the next; 1 by default.
+    pub(crate) stride: Option<u32>,
+    /// First and last rank that groups lie among, one block of size times stride ranks after another.
+    pub(crate) ranks: [u32; 2],
+    /// Groups that lie within each other in a block; as many as the stride by default.
+    pub(crate) within: Option<u32>,
+}
+
+#[derive(Deserialize, JsonSchema, Clone, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawBlock {
+    /// Name, which turns have it by.
+    #[schemars(with = "String")]
+    pub(crate) name: Text,
+    /// What it does, in order; no blocks.
+    pub(crate) turns: Vec<RawTurn>,
+}
+
+#[derive(Deserialize, JsonSchema, Clone, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawProgram {
+    /// First and last rank that run it.
+    #[schemars(with = "[u32; 2]")]
+    pub(crate) ranks: Spanned<[u32; 2]>,
+    /// What they do, in order.
+    pub(crate) turns: Vec<RawTurn>,
+}
+
+/// One of `time`, `call`, `send`, `receive` and `block`.
+#[derive(Deserialize, JsonSchema, Clone, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawTurn {
+    /// Name.
+    #[schemars(with = "String")]
+    pub(crate) name: Text,
+    /// Kernels of the model that take so long in all.
+    #[schemars(with = "Option<String>")]
+    pub(crate) time: Option<Text>,
+    /// How many kernels these are; 1 by default.
+    pub(crate) kernels: Option<u32>,
+    /// Part of the memory's rate that they need; 0.5 by default.
+    #[schemars(with = "Option<f64>")]
+    pub(crate) memory: Option<Spanned<f64>>,
+    /// A collective.
+    #[schemars(with = "Option<String>")]
+    pub(crate) call: Option<Text>,
+    /// Its size, as nccl-tests counts it.
+    #[schemars(with = "Option<String>")]
+    pub(crate) size: Option<Text>,
+    /// A message of so many bytes to the other rank of a group of two.
+    #[schemars(with = "Option<String>")]
+    pub(crate) send: Option<Text>,
+    /// The other end of one.
+    #[schemars(with = "Option<String>")]
+    pub(crate) receive: Option<Text>,
+    /// The communicator of a call or message.
+    #[schemars(with = "Option<String>")]
+    pub(crate) on: Option<Text>,
+    /// A block.
+    #[schemars(with = "Option<String>")]
+    pub(crate) block: Option<Text>,
+    /// How often; 1 by default.
+    pub(crate) times: Option<u32>,
+    /// Kernels after it do not wait for this call or message; false by default.
+    #[serde(default)]
+    pub(crate) hidden: bool,
+    /// A name by which later turns come after it.
+    pub(crate) id: Option<String>,
+    /// Earlier turns that it waits for, in place of the kernels before it.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>")]
+    pub(crate) after: Vec<Text>,
 }

@@ -19,11 +19,6 @@ use crate::ids::{HostId, Rank, VertexId};
 use crate::topology::{Host, LinkKind, Topology, VertexKind};
 use crate::units::{PS_PER_S, SimDuration};
 
-/// What bounds a call of which no resource is busy.
-pub(crate) const LATENCY: &str = "latency";
-/// The same of one whose senders wait for slots of full FIFOs.
-pub(crate) const FLOW_CONTROL: &str = "flow control";
-
 /// A cut that bounds the time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Bound {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use collcast::plan::fields::{Layer, requests};
-use collcast::plan::{self, Choice, Request, Sites, file, timeline};
+use collcast::plan::{self, Choice, Request, Sites, file, scenario, timeline};
 use collcast::shard::{Parts, question};
 use collcast::views::without_empty;
 use collcast::{Error, SiteSpec};
@@ -71,7 +71,7 @@ pub(crate) struct Args {
     /// What the backward pass computes again: none, selective, full, or Megatron's modules, such as mla_up_proj+mlp [default: searched]
     #[arg(long, value_name = "NAME[+NAME]", help_heading = "Training")]
     recompute: Option<String>,
-    /// What replicas share: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too [default: 1; torchtitan and llm-foundry 3]
+    /// What replicas share: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too [default: searched; of a --layout 1, with torchtitan and llm-foundry 3]
     #[arg(long, value_name = "0..3", help_heading = "Training")]
     zero: Option<String>,
     /// Framework: megatron, megatron-bridge (its recipes for performance), eager, compiled, torchtitan, torchtitan-compiled, those of 2024 (torchtitan-2024, torchtitan-2024-compiled), llm-foundry, hai-llm (DeepSeek-V3, in FP8) or megatron-paper [default: megatron]
@@ -130,6 +130,9 @@ pub(crate) struct Args {
     /// Write a timeline for ui.perfetto.dev: passes, messages and calls by stage of the best layout's step
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     timeline: Option<PathBuf>,
+    /// Write the best layout's step as a scenario, kernel by kernel and call by call: `collcast simulate FILE` runs it
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    write_scenario: Option<PathBuf>,
     /// Layouts of the answer, of one machine and count [default: 10]
     #[arg(long, value_name = "N", help_heading = "Output")]
     top: Option<String>,
@@ -205,7 +208,12 @@ pub(super) fn answer(args: &Args, merged: Option<&Parts>) -> Result<Code, Error>
     };
     let requests = requests(&options, &base)?;
     let [one] = requests.as_slice() else {
-        for (option, given) in [("--timeline", args.timeline.is_some()), ("--calls", args.calls)] {
+        let of_one = [
+            ("--timeline", args.timeline.is_some()),
+            ("--write-scenario", args.write_scenario.is_some()),
+            ("--calls", args.calls),
+        ];
+        for (option, given) in of_one {
             if given {
                 let message = format!("{option} is of one machine and count, and these are several");
                 return Err(Error::usage(message, "name one of them"));
@@ -233,6 +241,10 @@ pub(super) fn answer(args: &Args, merged: Option<&Parts>) -> Result<Code, Error>
     if let Some(path) = &args.timeline {
         write(Some(path), &timeline(one, &outcome)?)?;
         say!("note: timeline in {}; open it in ui.perfetto.dev", path.display());
+    }
+    if let Some(path) = &args.write_scenario {
+        write(Some(path), scenario(one, &outcome)?.as_bytes())?;
+        say!("note: scenario in {}; `collcast simulate` runs it", path.display());
     }
     args.page.write(|| outcome.report())?;
     let mut report = outcome.report();

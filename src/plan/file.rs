@@ -105,7 +105,7 @@ tables! {
 }
 
 /// Fields that may name a file, which is looked for beside the request first.
-const FILES: [&str; 5] = ["model", "gpu", "profile", "env", "failures"];
+const FILES: [&str; 4] = ["model", "gpu", "profile", "failures"];
 
 fn layer(
     name: Option<String>,
@@ -121,18 +121,26 @@ fn layer(
     let mut scratch = Request::new("", machines.first().cloned().unwrap_or_default(), 0);
     let mut found = Vec::new();
     for (name, field) in fields.iter().filter_map(|(name, field)| Some((*name, field.as_ref()?))) {
-        let mut text = field.get_ref().text();
-        if FILES.contains(&name) {
-            text = text.split(',').map(|one| beside(one.trim())).collect::<Vec<_>>().join(",");
+        let text = field.get_ref().text();
+        let texts = match name {
+            // Variables add up, and have commas in their values.
+            "env" => field.get_ref().each().iter().map(|one| beside(one)).collect(),
+            _ if FILES.contains(&name) => {
+                vec![text.split(',').map(|one| beside(one.trim())).collect::<Vec<_>>().join(",")]
+            }
+            _ => vec![text],
+        };
+        for text in texts {
+            // Which machine's price it is, is known with the machine.
+            if !(name == "price" && text.contains('=')) {
+                set(&mut scratch, name, &text).map_err(|why| {
+                    let said = text.chars().take(60).collect::<String>();
+                    let message = format!("{} is `{said}`", name.replace('-', "_"));
+                    TopologiesError::Value(source.at(field.span(), message, why, ""))
+                })?;
+            }
+            found.push((name, text));
         }
-        // Which machine's price it is, is known with the machine.
-        if !(name == "price" && text.contains('=')) {
-            set(&mut scratch, name, &text).map_err(|why| {
-                let message = format!("{} is `{}`", name.replace('-', "_"), text.chars().take(60).collect::<String>());
-                TopologiesError::Value(source.at(field.span(), message, why, ""))
-            })?;
-        }
-        found.push((name, text));
     }
     Ok(Layer { name, on: machines, gpus: gpus.as_ref().map(|gpus| gpus.get_ref().text()), fields: found })
 }

@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 use collcast_scenarios::device;
 use collcast_scenarios::memory::{self, Fit, Framework, Software};
 use collcast_scenarios::parallel::{MAX_RANKS, Module, Parallel, Recompute, Refused, Schedule, Split};
+use collcast_scenarios::programs::Programs;
 use collcast_scenarios::training::calls::{Calls, domain};
 use collcast_scenarios::training::{self, Span, Training};
 use collcast_scenarios::transformer::hugging_face::{OTHER_SEQUENCE, window_of};
@@ -266,7 +267,9 @@ impl Planning {
             software.states.gathered_in_layers = 1.0;
             notes.extend(request.param_gather.is_none().then(|| {
                 let framework = request.framework.name();
-                format!("replicas gather weights of layers in FP8, as {framework} does: --param-gather bf16 for 16 bits")
+                format!(
+                    "replicas gather weights of layers in FP8, as {framework} does: --param-gather bf16 for 16 bits"
+                )
             }));
         }
         if software.execution.reserves > 0 {
@@ -382,7 +385,13 @@ impl Planning {
             refused: Vec::new(),
             warnings: site.told.warnings.clone(),
             inputs: site.sources.clone(),
-            notes: [version].into_iter().chain(site.told.notes.iter().chain(&self.notes).cloned()).chain(searched).chain(strange).chain(assumed).collect(),
+            notes: [version]
+                .into_iter()
+                .chain(site.told.notes.iter().chain(&self.notes).cloned())
+                .chain(searched)
+                .chain(strange)
+                .chain(assumed)
+                .collect(),
             layouts,
             model: self.model.clone(),
             sensitivities: Vec::new(),
@@ -397,6 +406,15 @@ impl Planning {
     pub(super) fn spans(&self, layout: &Parallel, calls: &Calls<'_>) -> Result<Vec<Span>, Error> {
         let training = self.training(layout, calls, false);
         Ok(training::timeline(&training, &training::Known::default()).map_err(failed)?.1)
+    }
+
+    /// What each rank does.
+    ///
+    /// # Errors
+    /// An order of passes that a scenario cannot say.
+    pub(super) fn written(&self, layout: &Parallel, calls: &Calls<'_>) -> Result<Programs, Error> {
+        let training = self.training(layout, calls, false);
+        training::written(&training, &training::Known::default()).map_err(failed)
     }
 
     /// The run that a layout makes, and what was assumed of it.
@@ -556,7 +574,10 @@ impl Planning {
         };
         // Without units ZeRO-2 takes as long as ZeRO-1, and is worth a look where that does not fit.
         let saves = |p: &Parallel| {
-            p.zero != 2 || request.zero == Some(2) || self.software.execution.by_units(2) || !fits(&Parallel { zero: 1, ..*p })
+            p.zero != 2
+                || request.zero == Some(2)
+                || self.software.execution.by_units(2)
+                || !fits(&Parallel { zero: 1, ..*p })
         };
         let fitting: Vec<&Parallel> = all.par_iter().filter(|p| fits(p) && saves(p)).collect();
         if fitting.is_empty() {
@@ -723,6 +744,10 @@ fn failed(error: training::TrainingError) -> Error {
             let broken: Vec<&str> = refused.violations.iter().map(|v| v.message.as_str()).collect();
             Error::usage(broken.join("; "), way)
         }
+        training::TrainingError::NotWritten(_) => Error::usage(
+            error.to_string(),
+            "write a layout with 1F1B, interleaved 1F1B or GPipe, such as --layout pp=4,vpp=2",
+        ),
         training::TrainingError::Passes(_) => {
             Error::usage(error.to_string(), "raise dp or mbs, or lower the global batch")
         }

@@ -6,7 +6,7 @@ use collcast_reports::perfetto::{TraceEvent, TraceWriter};
 use collcast_scenarios::training::{Doing, Span};
 use collcast_sim::units::{SimDuration, SimTime};
 
-use super::outcome::Outcome;
+use super::outcome::{Outcome, of_gpus};
 use super::planning::{Planning, calls, spec};
 use super::request::Request;
 use crate::error::Error;
@@ -32,6 +32,34 @@ pub fn timeline(request: &Request, outcome: &Outcome) -> Result<Vec<u8>, Error> 
         ));
     }
     write(&spans).map_err(|source| crate::files::failed("timeline".as_ref(), source))
+}
+
+/// The step of a plan's best layout as a scenario that `simulate` reads.
+///
+/// # Errors
+/// A machine that is no longer there, an order of passes that a scenario cannot say.
+pub fn scenario(request: &Request, outcome: &Outcome) -> Result<String, Error> {
+    let Some(best) = outcome.layouts.first() else {
+        return Err(Error::usage("the plan has no layout to write", "write one that has"));
+    };
+    let site = spec(request)?.load()?;
+    let planning = Planning::new(request, &site)?;
+    let calls = calls(&site)?;
+    let programs = planning.written(&best.layout, &calls)?;
+    let (machine, model) = (request.machine(), &outcome.model.name);
+    let list = |names: &[String]| names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    Ok(format!(
+        "# A step as `collcast plan` forecasts it: {:.6} s with its bubble, exposed calls and optimizer. Kernels have its times, by their\n\
+         # shapes on this kind of GPU; the time of hosts to issue them is left out.\n\
+         schema = \"collcast/scenario/1\"\nname = {:?}\ndescription = {:?}\n\n\
+         [machine]\ntopology = {machine:?}\nnodes = {}\nprofile = [{}]\n{}",
+        best.step.seconds,
+        format!("{model} {}", best.text),
+        format!("{model} on {} of {machine}, {}", of_gpus(outcome.gpus), best.text),
+        outcome.gpus.div_ceil(calls.host()),
+        list(&request.site.profiles),
+        programs.text()
+    ))
 }
 
 /// The track of what a stage does, and what it is called.

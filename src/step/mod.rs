@@ -84,7 +84,7 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
     match (&mut first.detail, variants.len()) {
         (Some(detail), 1) => {
             detail.disturbed = disturbed(&loaded, &first.graph, request.level)?;
-            if scenario.layout.data <= advice::MOST_RANKS {
+            if scenario.largest_group() <= advice::MOST_RANKS {
                 request.watch.stage("trying what would help")?;
                 let simulator = loaded.machine.simulator();
                 let now = advice::Now { step_ms: first.variants[0].step_ms, choices: &first.variants[0].choices };

@@ -66,7 +66,9 @@ impl Local {
     /// Source: PyTorch, `fully_shard` (`reshard_after_forward`, implicit prefetching); torchtitan's `parallelize_llama.py`.
     pub(super) fn gathered(&self, plan: &Planner<'_>) -> f64 {
         let states = plan.software.states;
-        if !plan.software.execution.by_units(plan.parallel.zero) || plan.parallel.dense_shards().max(plan.parallel.expert_shards()) == 1 {
+        if !plan.software.execution.by_units(plan.parallel.zero)
+            || plan.parallel.dense_shards().max(plan.parallel.expert_shards()) == 1
+        {
             return 0.0;
         }
         let all = (self.layers + self.experts) * states.gathered_in_layers + self.ends * states.gathered;

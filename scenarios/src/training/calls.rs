@@ -74,6 +74,8 @@ pub struct Cost {
     pub interval: (f64, f64),
     /// Part of their speed that products keep beside it.
     pub leaves: f64,
+    /// The part that its blocks alone would leave them: the rest is what it sends.
+    pub blocks_leave: f64,
     /// Part of its own speed that it keeps beside products.
     pub keeps: f64,
     /// What it runs as.
@@ -263,6 +265,7 @@ impl<'a> Calls<'a> {
         Ok(Some(Cost {
             seconds: between(low.seconds, high.seconds),
             leaves: between(low.leaves, high.leaves),
+            blocks_leave: between(low.blocks_leave, high.blocks_leave),
             keeps: between(low.keeps, high.keeps),
             ..high
         }))
@@ -287,6 +290,11 @@ impl<'a> Calls<'a> {
         };
         let interval = (more.interval.0 * (1.0 - off.min(1.0)), more.interval.1 * (1.0 + off));
         Ok(Cost { seconds, interval, ..more })
+    }
+
+    /// Part of the memory's rate that products need.
+    pub(crate) fn gemm_memory(&self) -> f64 {
+        self.predictor.profile().gemm_memory()
     }
 
     /// Members of a group in one host, or in one NVLink domain of several.
@@ -384,6 +392,7 @@ impl<'a> Calls<'a> {
             seconds,
             interval: (of_alone(alone.low), of_alone(alone.high)),
             leaves: profile.product_speed((self.sms - blocks, self.sms), sent),
+            blocks_leave: profile.product_speed((self.sms - blocks, self.sms), 0.0),
             keeps: (alone.kernel.as_us() / slower.as_us().max(1e-9)).min(1.0),
             algorithm: alone.algorithm,
             protocol: alone.protocol,

@@ -5,10 +5,11 @@ use collcast_sim::collective::Collective;
 use super::bubble::Around;
 use super::calls::{Cost, Exchange, Shape};
 use super::error::TrainingError;
-use super::pass::{Kind, Spent, Timer};
+use super::kind::Kind;
+use super::pass::{Spent, Timer};
 use super::streams::{Call, Item, What, run};
 use super::timeline::{self, ALL_REDUCES, Doing, Record};
-use super::units::{Layers, Stage, Step, Training, Unit};
+use super::units::{Layers, Part, Stage, Step, Training, Unit};
 use crate::parallel::Axis;
 use crate::work;
 
@@ -26,15 +27,17 @@ fn collective(
 }
 
 /// A part of a chunk whose gradients are reduced together.
-struct Bucket {
+pub(super) struct Bucket {
+    /// Its units in a row.
+    pub(super) units: Vec<(Part, u64)>,
     forward: f64,
     backward: f64,
     /// Gradients of weights that are put off.
     weights: f64,
     /// Parameters that ranks gather before the forward pass.
-    gather: Chain,
+    pub(super) gather: Chain,
     /// Gradients after the backward pass.
-    reduce: Chain,
+    pub(super) reduce: Chain,
 }
 
 /// What replicas exchange in a step, by stage and chunk.
@@ -123,7 +126,9 @@ impl Replicas {
             let sum = |of: fn(&Unit) -> f64| units.iter().map(|unit| of(unit)).sum::<f64>();
             let of = Shared::of(training, units.iter().copied());
             let shares = training.parallel.zero > 0;
+            let rows = units.chunk_by(|one, other| one.part == other.part);
             Ok(Bucket {
+                units: rows.map(|row| (row[0].part, row.len() as u64)).collect(),
                 forward: sum(|u| u.forward.seconds),
                 backward: sum(|u| u.backward.seconds + u.recompute.seconds),
                 weights: sum(|u| u.weights.seconds),
@@ -155,6 +160,11 @@ impl Replicas {
         };
         let stages = stages.iter().map(|stage| stage.chunks.iter().map(chunk).collect::<Result<_, _>>());
         Ok(Self { stages: stages.collect::<Result<_, TrainingError>>()? })
+    }
+
+    /// The buckets of a stage, by chunk.
+    pub(super) fn chunks(&self, stage: usize) -> &[Vec<Bucket>] {
+        &self.stages[stage]
     }
 
     /// The interval of a stage's calls, as parts of what they take together: what one of them is off by, all alike are.
@@ -241,12 +251,54 @@ pub(super) fn sharded(
 ) -> Result<Step, TrainingError> {
     // Else the host may be ahead of all that the GPU runs, copies too, which whoever sums the step up sees.
     let stages = if training.host_waits() { training.stages_with_host(layers) } else { training.stages(layers) };
+    let Sharded { items, framework, .. } = by_units(training, &stages[0], timer)?;
+    let ran = run(&items);
+    for micro_batch in 0..training.parallel.micro_batches() {
+        timeline::ran(&items, &ran, (0, Doing::Shared, micro_batch as f64 * ran.end()), record);
+    }
+    let mut one = stages[0].spent();
+    // What is inside a unit is exposed there, what is between units here.
+    let between: f64 = ran.exposed.iter().sum();
+    one.seconds = ran.end();
+    one.kernels += framework;
+    one.slowed += ran.slowed;
+    one.exposed[Kind::Data as usize] += between;
+    let (low, high) = interval(training, timer, stages[0].units().next())?;
+    one.variance[0] += (between * (1.0 - low)).powi(2);
+    one.variance[1] += (between * (high - 1.0)).powi(2);
+    let mut spent = Spent::default();
+    spent.add(&one, training.parallel.micro_batches() as f64);
+    training.whole(&stages, (0, spent), timer, (low, high))
+}
+
+/// An item that is a pass through a unit: its place, the unit, and whether forward.
+pub(super) type PassAt = (usize, Part, bool);
+
+/// What a micro-batch of such a step runs, and which of it are passes through units, forward or backward.
+pub(super) fn items(
+    training: &Training<'_>,
+    stage: &Stage,
+    timer: &Timer<'_>,
+) -> Result<(Vec<Item>, Vec<PassAt>), TrainingError> {
+    let Sharded { items, passes, .. } = by_units(training, stage, timer)?;
+    Ok((items, passes))
+}
+
+fn by_units<'s>(training: &'s Training<'s>, stage: &Stage, timer: &'s Timer<'s>) -> Result<Sharded<'s>, TrainingError> {
     let units: Vec<&Unit> =
-        stages[0].chunks[0].iter().flat_map(|unit| std::iter::repeat_n(unit, unit.count as usize)).collect();
+        stage.chunks[0].iter().flat_map(|unit| std::iter::repeat_n(unit, unit.count as usize)).collect();
     let is_root = |index: usize| training.software.keeps_root && (index == 0 || index + 1 == units.len());
     let shared: Vec<Shared> = units.iter().map(|&unit| Shared::of(training, [unit])).collect();
     let root = Shared::of(training, units.iter().enumerate().filter(|one| is_root(one.0)).map(|one| *one.1));
-    let mut step = Sharded { training, timer, items: Vec::new(), framework: 0.0, copies: Vec::new(), scattered: None };
+    let mut step = Sharded {
+        training,
+        timer,
+        items: Vec::new(),
+        passes: Vec::new(),
+        framework: 0.0,
+        copies: Vec::new(),
+        scattered: None,
+    };
     let gathered = step.gather(root, None)?;
     step.copy_out(root, gathered)?;
     for (index, unit) in units.iter().enumerate() {
@@ -255,6 +307,7 @@ pub(super) fn sharded(
             let gathered = step.gather(shared[index], before)?;
             step.copy_out(shared[index], gathered)?;
         }
+        step.passes.push((step.items.len(), unit.part, true));
         step.kernels(unit.forward.seconds, None);
     }
     step.copies.clear();
@@ -269,6 +322,7 @@ pub(super) fn sharded(
             let before = step.copies.last().copied();
             gathered = step.gather(shared[next], before)?;
         }
+        step.passes.push((step.items.len(), unit.part, false));
         step.kernels(unit.backward.seconds + unit.recompute.seconds, None);
         if !is_root(index) {
             step.reduce(shared[index])?;
@@ -278,24 +332,7 @@ pub(super) fn sharded(
         }
     }
     step.reduce(root)?;
-    let Sharded { items, framework, .. } = step;
-    let ran = run(&items);
-    for micro_batch in 0..training.parallel.micro_batches() {
-        timeline::ran(&items, &ran, (0, Doing::Shared, micro_batch as f64 * ran.end()), record);
-    }
-    let mut one = stages[0].spent();
-    // What is inside a unit is exposed there, what is between units here.
-    let between: f64 = ran.exposed.iter().sum();
-    one.seconds = ran.end();
-    one.kernels += framework;
-    one.slowed += ran.slowed;
-    one.exposed[Kind::Data as usize] += between;
-    let (low, high) = interval(training, timer, &units)?;
-    one.variance[0] += (between * (1.0 - low)).powi(2);
-    one.variance[1] += (between * (high - 1.0)).powi(2);
-    let mut spent = Spent::default();
-    spent.add(&one, training.parallel.micro_batches() as f64);
-    training.whole(&stages, (0, spent), timer, (low, high))
+    Ok(step)
 }
 
 /// What such a step has run so far.
@@ -303,6 +340,8 @@ struct Sharded<'s> {
     training: &'s Training<'s>,
     timer: &'s Timer<'s>,
     items: Vec<Item>,
+    /// Which of them are passes through units, forward or backward.
+    passes: Vec<PassAt>,
     /// Seconds of kernels around the calls.
     framework: f64,
     /// Those that copied units out of gathered buffers.
@@ -366,7 +405,7 @@ impl Sharded<'_> {
 }
 
 /// That of the calls between units, as the first of them has it.
-fn interval(training: &Training<'_>, timer: &Timer<'_>, units: &[&Unit]) -> Result<(f64, f64), TrainingError> {
-    let Some(unit) = units.first() else { return Ok((1.0, 1.0)) };
-    Ok(gather(training, timer, Shared::of(training, [*unit]))?.first().map_or((1.0, 1.0), |call| call.cost.interval))
+fn interval(training: &Training<'_>, timer: &Timer<'_>, unit: Option<&Unit>) -> Result<(f64, f64), TrainingError> {
+    let Some(unit) = unit else { return Ok((1.0, 1.0)) };
+    Ok(gather(training, timer, Shared::of(training, [unit]))?.first().map_or((1.0, 1.0), |call| call.cost.interval))
 }

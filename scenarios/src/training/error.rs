@@ -24,6 +24,9 @@ pub enum TrainingError {
     /// A copy that the machine cannot do.
     #[error(transparent)]
     Transfer(#[from] TransferError),
+    /// An order of passes that a scenario's programs cannot say.
+    #[error("a scenario cannot say {0}")]
+    NotWritten(&'static str),
     /// More passes than are simulated.
     #[error("a step has {0} passes of micro-batches through stages; at most {MOST_PASSES} are simulated")]
     Passes(u64),

@@ -9,12 +9,14 @@ mod bubble;
 pub mod calls;
 mod data;
 mod error;
+mod kind;
 mod pass;
 mod spread;
 mod streams;
 mod timeline;
 mod traffic;
 mod units;
+mod written;
 
 use std::collections::HashMap;
 
@@ -27,12 +29,13 @@ use pass::Spent;
 use timeline::Record;
 
 pub use error::{MOST_PASSES, TrainingError};
-pub use pass::Kind;
+pub use kind::Kind;
 pub use streams::Call;
 pub use timeline::{Doing, Span};
-pub use traffic::{Traffic, traffic};
+pub use traffic::Traffic;
 pub use units::{Known, Step, Training};
 use units::{Stage, Unit};
+pub use written::written;
 
 /// A time that no layout beats, in seconds: its kernels at the boost clock, the optimizer's too, and the stages before that each
 /// one waits for, without calls.
@@ -86,6 +89,14 @@ pub fn timeline(training: &Training<'_>, known: &Known) -> Result<(Step, Vec<Spa
     let (start, end) = (step.seconds - step.optimizer, step.seconds);
     spans.extend((0..stages).map(|stage| Span::new(stage, Doing::Optimizer, (start, end))));
     Ok((step, spans))
+}
+
+/// The calls of a rank of the busiest stage in a step, those first that have most exposed.
+///
+/// # Errors
+/// See [`TrainingError`].
+pub fn traffic(training: &Training<'_>, known: &Known) -> Result<Vec<Traffic>, TrainingError> {
+    traffic::of(training, known, &|record| recorded(training, known, record))
 }
 
 fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> Result<Step, TrainingError> {

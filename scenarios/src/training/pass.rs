@@ -5,54 +5,10 @@ use collcast_sim::predict::PredictError;
 
 use super::calls::{Calls, Exchange as Asked, Shape};
 use super::error::TrainingError;
+use super::kind::Kind;
 use super::streams::{self, Item, Links, Ran, What, run};
 use crate::parallel::{Axis, Parallel};
 use crate::work::{Call, Exchange, Piece};
-
-/// What exposed time is counted by.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Ranks that split products.
-    Tensor,
-    /// Ranks that split sequences.
-    Context,
-    /// Ranks that split experts.
-    Expert,
-    /// Replicas: gradients, and parameters that they share.
-    Data,
-    /// Messages between stages.
-    Pipeline,
-    /// Copies of kept tensors to host memory and back.
-    Host,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 6] = [Self::Tensor, Self::Context, Self::Expert, Self::Data, Self::Pipeline, Self::Host];
-
-    /// Its name in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tensor => "tensor",
-            Self::Context => "context",
-            Self::Expert => "expert",
-            Self::Data => "data",
-            Self::Pipeline => "pipeline",
-            Self::Host => "host copies",
-        }
-    }
-
-    fn of(axis: Axis) -> Self {
-        match axis {
-            Axis::Tensor => Self::Tensor,
-            Axis::Context => Self::Context,
-            Axis::Expert | Axis::ExpertTensor => Self::Expert,
-            Axis::Data | Axis::DataContext | Axis::ExpertData => Self::Data,
-            Axis::Pipeline => Self::Pipeline,
-        }
-    }
-}
 
 /// Seconds by what they went to.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -184,7 +140,7 @@ impl Timer<'_> {
             Piece::Exchange(of) if weights != Some(true) => {
                 let Some(mut call) = self.exchange(of)? else { return Ok(()) };
                 if self.reserves && matches!(of.call, Call::Tokens(_)) {
-                    call.cost.leaves = self.calls.leaves_by_power(&call.cost);
+                    (call.cost.leaves, call.cost.blocks_leave) = (self.calls.leaves_by_power(&call.cost), 1.0);
                 }
                 items.push(Item::call(1, call, order.kernel.into_iter().collect()));
                 if !of.hidden {
@@ -209,11 +165,11 @@ impl Timer<'_> {
         Ok(Spent { seconds, kernels: seconds, ..Spent::default() })
     }
 
-    fn kernel(&self, kernel: &Kernel) -> Result<f64, TrainingError> {
+    pub(super) fn kernel(&self, kernel: &Kernel) -> Result<f64, TrainingError> {
         Ok(self.gpu.time(kernel, self.clock)?.as_us() * 1e-6 * self.pace)
     }
 
-    fn exchange(&self, of: &Exchange) -> Result<Option<streams::Call>, PredictError> {
+    pub(super) fn exchange(&self, of: &Exchange) -> Result<Option<streams::Call>, PredictError> {
         let exchange = match of.call {
             Call::Collective(collective) => Asked::Collective(collective),
             Call::Ring => Asked::Shift,

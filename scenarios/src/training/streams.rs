@@ -6,7 +6,7 @@
 //! microseconds.
 
 use super::calls::{Cost, Exchange, Shape};
-use super::pass::Kind;
+use super::kind::Kind;
 
 /// Which links a call shares with those of other streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,17 +151,23 @@ pub(crate) fn run(items: &[Item]) -> Ran {
 }
 
 fn speed(items: &[Item], index: usize, heads: &[usize], kernels: bool) -> f64 {
-    match items[index].what {
+    // Of calls over the same links each has its part of them.
+    let share = |own: &Call| {
+        let shares = |&&h: &&usize| items[h].what.call().is_some_and(|call| call.links == own.links);
+        let sharing = if own.links == Links::Own { 1 } else { heads.iter().filter(shares).count() };
+        1.0 / sharing.max(1) as f64
+    };
+    match &items[index].what {
         What::Kernels => {
-            let leaves = |&h: &usize| items[h].what.call().map_or(1.0, |call| call.cost.leaves);
-            heads.iter().map(leaves).product::<f64>().max(0.05)
+            // All of a call's blocks are there, however little it sends.
+            let leaves = |call: &Call| {
+                let by_traffic = call.cost.leaves / call.cost.blocks_leave;
+                call.cost.blocks_leave * (1.0 - (1.0 - by_traffic) * share(call))
+            };
+            heads.iter().filter_map(|&h| items[h].what.call()).map(leaves).product::<f64>().max(0.05)
         }
         What::Idle => 1.0,
-        What::Call(Call { cost, links: own, .. }) => {
-            let shares = |&&h: &&usize| items[h].what.call().is_some_and(|call| call.links == own);
-            let sharing = if own == Links::Own { 1 } else { heads.iter().filter(shares).count() };
-            ((if kernels { cost.keeps } else { 1.0 }) / sharing as f64).max(1e-6)
-        }
+        What::Call(call) => (if kernels { call.cost.keeps } else { 1.0 } * share(call)).max(1e-6),
     }
 }
 
@@ -174,7 +180,8 @@ mod tests {
 
     const fn call([leaves, keeps]: [f64; 2], links: Links) -> What {
         let (algorithm, protocol) = (Algorithm::Ring, Protocol::Simple);
-        let cost = Cost { seconds: 1.0, interval: (1.0, 1.0), leaves, keeps, algorithm, protocol, channels: 1 };
+        let (seconds, interval, blocks_leave) = (1.0, (1.0, 1.0), 0.9);
+        let cost = Cost { seconds, interval, leaves, blocks_leave, keeps, algorithm, protocol, channels: 1 };
         let shape = Shape { size: 2, stride: 1, share: 0 };
         let (kind, exchange) = (Kind::Data, Exchange::Shift);
         What::Call(Call { name: "gradients", kind, shape, exchange, bytes: 1, times: 1, cost, links })
@@ -192,8 +199,7 @@ mod tests {
         assert!((ran.ends[0] - 2.0).abs() < 1e-9 && (ran.end() - 10.4).abs() < 1e-9, "{ran:?}");
         assert!((ran.slowed - 0.4).abs() < 1e-9 && ran.exposed[0] == 0.0);
         // One that they wait for.
-        let ran =
-            run(&[item(0, What::Kernels, 1.0, &[]), item(1, CALL, 1.0, &[0]), item(0, What::Kernels, 1.0, &[1])]);
+        let ran = run(&[item(0, What::Kernels, 1.0, &[]), item(1, CALL, 1.0, &[0]), item(0, What::Kernels, 1.0, &[1])]);
         assert!((ran.end() - 3.0).abs() < 1e-9 && (ran.exposed[1] - 1.0).abs() < 1e-9);
         // Two over the same links take twice as long together, others do not.
         let end = |links: [Links; 2]| {
@@ -206,6 +212,15 @@ mod tests {
         {
             assert!((end(links) - seconds).abs() < 1e-9, "{links:?}");
         }
+    }
+
+    /// Goal: two calls that share links take the SMs of both, and of power and memory what one takes that has them alone.
+    #[test]
+    fn calls_that_share_links_send_as_much_as_one() {
+        let call = |stream| item(stream, call([0.72, 1.0], Links::Network), 100.0, &[]);
+        let speed = |others: &[Item]| 1.0 / run(&[&[item(0, What::Kernels, 1.0, &[])], others].concat()).ends[0];
+        assert!((speed(&[call(1)]) - 0.72).abs() < 1e-9);
+        assert!((speed(&[call(1), call(2)]) - (0.9 * 0.9_f64).powi(2)).abs() < 1e-9);
     }
 
     /// Goal: nothing is an item of no time, and an empty list ends at once.

@@ -1,6 +1,6 @@
 //! What a step does when, for those who draw it.
 
-use super::pass::Kind;
+use super::kind::Kind;
 use super::streams::{Call, Item, Ran, What};
 
 /// What a stage does for some time.

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 
 use super::error::TrainingError;
-use super::pass::Kind;
+use super::kind::Kind;
 use super::streams::Call;
-use super::timeline::Doing;
-use super::units::{Known, Training};
-use super::{Stage, recorded};
+use super::timeline::{Doing, Record};
+use super::units::{Known, Stage, Step, Training};
 
 /// Calls of a step that are alike.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -21,6 +20,9 @@ pub struct Traffic {
     /// Whether the optimizer makes them.
     pub of_optimizer: bool,
 }
+
+/// Runs a step, and takes note of what it does.
+pub(super) type Run<'r> = &'r dyn Fn(&mut Record<'_>) -> Result<Step, TrainingError>;
 
 /// Calls of a step so far.
 #[derive(Default)]
@@ -42,9 +44,11 @@ impl Ledger {
     fn share(&mut self, kind: Kind, seconds: f64) {
         let of_kind = |one: &&mut Traffic| one.call.kind == kind && !one.of_optimizer;
         let time = |one: &Traffic| one.count * one.call.cost.seconds;
-        let sums = self.0.iter_mut().filter(of_kind).fold([0.0; 2], |[exposed, all], one| {
-            [exposed + one.exposed, all + time(one)]
-        });
+        let sums = self
+            .0
+            .iter_mut()
+            .filter(of_kind)
+            .fold([0.0; 2], |[exposed, all], one| [exposed + one.exposed, all + time(one)]);
         for one in self.0.iter_mut().filter(of_kind) {
             let part = if sums[0] > 0.0 { one.exposed / sums[0] } else { time(one) / sums[1].max(f64::MIN_POSITIVE) };
             one.exposed = seconds * part;
@@ -52,14 +56,11 @@ impl Ledger {
     }
 }
 
-/// The calls of a rank of the busiest stage in a step, those first that have most exposed.
-///
-/// # Errors
-/// See [`TrainingError`].
-pub fn traffic(training: &Training<'_>, known: &Known) -> Result<Vec<Traffic>, TrainingError> {
+/// The calls of a rank of the busiest stage in a step, those first that have most exposed; `run` runs it.
+pub(super) fn of(training: &Training<'_>, known: &Known, run: Run<'_>) -> Result<Vec<Traffic>, TrainingError> {
     let mut replicas: HashMap<usize, Ledger> = HashMap::new();
     let mut messages: HashMap<usize, f64> = HashMap::new();
-    let step = recorded(training, known, &mut |span| match (span.call, span.doing) {
+    let step = run(&mut |span| match (span.call, span.doing) {
         (Some((call, exposed)), _) => replicas.entry(span.stage).or_default().add(&call, (1.0, exposed), false),
         (_, Doing::Message { .. }) => *messages.entry(span.stage).or_default() += 1.0,
         _ => {}
@@ -88,7 +89,10 @@ pub fn traffic(training: &Training<'_>, known: &Known) -> Result<Vec<Traffic>, T
         }
     }
     let replicas = replicas.remove(&step.busiest).unwrap_or_default();
-    replicas.0.iter().for_each(|one| ledger.add(&Call { times: 1, ..one.call }, (one.count, one.exposed / one.count), false));
+    replicas
+        .0
+        .iter()
+        .for_each(|one| ledger.add(&Call { times: 1, ..one.call }, (one.count, one.exposed / one.count), false));
     for kind in Kind::ALL {
         ledger.share(kind, step.exposed.iter().find(|one| one.0 == kind).map_or(0.0, |one| one.1));
     }

@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::calls::{Calls, Exchange, Shape};
 use super::error::TrainingError;
-use super::pass::{Kind, Spent, Timer};
+use super::kind::Kind;
+use super::pass::{Spent, Timer};
 use super::spread::slowest_of;
 use super::streams::Call;
 use crate::memory::{self, Software, States, of_layer};
@@ -96,6 +97,16 @@ pub(super) enum Part {
 }
 
 impl Part {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Layer(LayerKind::Dense) => "layer",
+            Self::Layer(LayerKind::Experts) => "layer with experts",
+            Self::Embedding => "embedding",
+            Self::Head => "head",
+            Self::Further => "module of a further token",
+        }
+    }
+
     /// Bytes of a parameter where replicas gather it; norms of layers, of less than a thousandth, count as products do.
     pub(super) fn gathered(self, states: &States) -> f64 {
         match self {

@@ -200,14 +200,6 @@ impl Plan {
         self.old.last_grain.max(self.grain)
     }
 
-    /// Whether chunks of a channel follow each other through FIFOs that hold fewer: those of a ring or of PAT, of which a block
-    /// has one at a time, wait for data instead.
-    pub(crate) fn fills_fifos(&self) -> bool {
-        let held = u128::from(self.chunk) * u128::from(self.fifo_slices);
-        let streams = !matches!(self.algorithm, Algorithm::Ring | Algorithm::Pat);
-        streams && u128::from(self.per_channel) * u128::from(self.slices) > held
-    }
-
     /// Elements of the slice `index` of a chunk of `span` elements.
     ///
     /// NCCL: slices are `ceil(span / (16 * slices)) * 16` elements, but not below the 32nd part

@@ -1,6 +1,5 @@
 //! What bounds a run, by how busy its resources were.
 
-use crate::bounds::LATENCY;
 use crate::network::ResourceName;
 use crate::topology::Topology;
 
@@ -39,7 +38,7 @@ impl Busy {
         self.link.max(self.lane).max(self.proxy).max(self.memory)
     }
 
-    /// What bounds a run: see `Prediction::bound_by`, which tells flow control from latency.
+    /// What bounds a run: see `Prediction::bound_by`.
     pub(super) fn bound(self, by_launches: bool) -> &'static str {
         if by_launches {
             "launch rate"
@@ -52,7 +51,7 @@ impl Busy {
         } else if self.lane >= 0.7 {
             "block rate"
         } else {
-            LATENCY
+            "latency"
         }
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::busy::Busy;
 use super::grown::Grown;
 use super::proof::ProofKind;
-use crate::bounds::{self, FLOW_CONTROL, LATENCY};
+use crate::bounds;
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::Beyond;
 use crate::ids::LinkId;
@@ -115,13 +115,9 @@ impl Prediction {
 
     /// What bounds the run: `launch rate` of the host, `links`, `block rate` (instructions of
     /// thread blocks: more channels would help), `proxy threads` (of hosts, which post messages and copy for sockets),
-    /// `host memory` (that data is staged in, or what NICs get of GPU memory), `flow control` (senders wait for credits, until
-    /// receivers have freed a slot of the FIFO: larger ones or more channels would help), or `latency` of steps and kernel.
+    /// `host memory` (that data is staged in, or what NICs get of GPU memory), or `latency` of steps and kernel.
     pub fn bound_by(&self) -> &'static str {
-        match self.uses().bound(self.issue >= self.time) {
-            LATENCY if self.plan.fills_fifos() => FLOW_CONTROL,
-            bound => bound,
-        }
+        self.uses().bound(self.issue >= self.time)
     }
 
     /// Share of the busiest resource that it uses.

@@ -21,7 +21,6 @@ use std::ops::Index;
 
 use serde::Deserialize;
 
-use crate::bounds::{FLOW_CONTROL, LATENCY};
 use crate::call::Call;
 use crate::collective::{Algorithm, Launch, Protocol};
 use crate::domain::{Beyond, Reason};
@@ -54,9 +53,8 @@ pub struct Spread {
 
 impl Spread {
     /// What predictions of one class have in common: the launch mode where that is the bound, else
-    /// protocol and bound. Flow control counts as the latency of messages, which it waits for.
+    /// protocol and bound.
     pub fn class(protocol: Protocol, launch: Launch, bound: &str) -> String {
-        let bound = if bound == FLOW_CONTROL { LATENCY } else { bound };
         if bound == "launch rate" { format!("{bound} {launch}") } else { format!("{bound} {protocol}") }
     }
 }
