@@ -13,7 +13,7 @@ use collcast_sim::units::Bandwidth;
 
 use crate::cluster::ClusterSpec;
 use crate::error::{Source, TopologiesError, quote};
-use crate::export::{exact, quoted as text};
+use crate::export::{exact, named, quoted as text};
 use crate::raw::SCHEMA;
 
 /// Keys of the file.
@@ -116,7 +116,7 @@ pub fn read(source: Source<'_>, base: &ClusterSpec, like: &str) -> Result<(Strin
         "schema = {}\nname = {}\n\n[[hosts]]\ncount = {hosts}\nlike = {}",
         text(SCHEMA),
         text(&stem),
-        text(like)
+        text(&named(like))
     );
     let _ = writeln!(out, "gpus = {{ count = {gpus}, kind = {} }}", text(&gpu.gpu.model));
     let rate = |rate: Bandwidth| text(&exact(rate));

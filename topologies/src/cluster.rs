@@ -12,7 +12,7 @@ use collcast_sim::topology::{Link, LinkKind, Software, Topology, TopologyBuilder
 use collcast_sim::units::Bandwidth;
 
 use crate::error::{Diagnostic, Source, TopologiesError};
-use crate::fabric::{FabricKind, FabricSpec, Joined, MAX_LINKS, Routing};
+use crate::fabric::{FabricKind, FabricSpec, Joined, MAX_LINKS, Met, Routing, Uplinks};
 use crate::host::HostSpec;
 
 /// Most GPUs of a cluster: twice the largest that are built, and a bound on memory.
@@ -30,25 +30,53 @@ pub struct HostGroup {
 /// What is not as drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deviation {
-    /// The port runs at another rate.
+    /// The port runs at a lower rate.
     Rate(Bandwidth),
     /// The port is down.
     Down,
 }
 
-/// One exception: a NIC of a host that is not as drawn.
+/// Whose ports an exception is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// The NICs of a host, management ones not counted.
+    Host,
+    /// The cables of a switch to those above it.
+    Switch,
+}
+
+/// One exception: a NIC of a host or an uplink of a switch that is not as drawn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Exception {
-    /// Name of the host.
-    pub host: String,
-    /// NIC of it, from 0, management ones not counted; all where absent.
-    pub nic: Option<u32>,
+    /// Whether it is about a host or a switch.
+    pub owner: Owner,
+    /// Name of the host or the switch.
+    pub name: String,
+    /// Which of its NICs or uplinks, from 0; all where absent.
+    pub port: Option<u32>,
     /// What is different.
     pub deviation: Deviation,
-    /// Where it was written, in bytes of [`ClusterSpec::text`]: the host's name.
-    pub host_at: Option<Range<usize>>,
-    /// Where the NIC was written.
-    pub nic_at: Option<Range<usize>>,
+    /// Where it was written.
+    pub places: ExceptionPlaces,
+}
+
+/// Where the parts of an exception were written, in bytes of [`ClusterSpec::text`]; none of one that no file gives.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ExceptionPlaces {
+    /// The name.
+    pub name: Option<Range<usize>>,
+    /// `nic` or `uplink`.
+    pub port: Option<Range<usize>>,
+    /// `rate` or `state`.
+    pub deviation: Option<Range<usize>>,
+}
+
+impl Exception {
+    /// One about a NIC that no file gives.
+    pub fn of_nic(host: &str, nic: u32, deviation: Deviation) -> Self {
+        let places = ExceptionPlaces::default();
+        Self { owner: Owner::Host, name: host.to_owned(), port: Some(nic), deviation, places }
+    }
 }
 
 /// A cluster.
@@ -74,6 +102,8 @@ pub struct ClusterSpec {
     pub exceptions: Vec<Exception>,
     /// What was assumed, beside the assumptions of the hosts.
     pub assumptions: Vec<String>,
+    /// Whether hosts of the file were left out, and switches with them that exceptions name.
+    pub cut: bool,
 }
 
 impl ClusterSpec {
@@ -149,7 +179,8 @@ impl ClusterSpec {
             }
             self.groups.retain(|g| !g.names.is_empty());
             let names: HashSet<&str> = self.groups.iter().flat_map(|g| g.names.iter().map(String::as_str)).collect();
-            self.exceptions.retain(|e| names.contains(e.host.as_str()));
+            self.exceptions.retain(|e| e.owner == Owner::Switch || names.contains(e.name.as_str()));
+            self.cut = true;
         }
         if let Some(fabric) = &mut self.fabric
             && fabric.kind != FabricKind::DragonflyPlus
@@ -222,8 +253,7 @@ impl ClusterSpec {
             let message = format!("host {host} has no NIC that could be down: there are {hosts} hosts, from 0 on");
             return Err(TopologiesError::Value(self.whole(message, "name one of them")));
         };
-        let nic = Some(nic);
-        self.exceptions.push(Exception { host: name, nic, deviation: Deviation::Down, host_at: None, nic_at: None });
+        self.exceptions.push(Exception::of_nic(&name, nic, Deviation::Down));
         Ok(self)
     }
 
@@ -286,8 +316,25 @@ impl ClusterSpec {
         }
         // Hosts of one NVLink domain need no NICs.
         let by_nvlink = domains == 1 && self.fabric.is_none() && joined.iter().all(|j| j.nics.is_empty());
-        if let Some(fabric) = fabric.filter(|_| !by_nvlink) {
-            fabric.join(&mut builder, &joined)?;
+        let odd: Vec<&Exception> = self.exceptions.iter().filter(|e| e.owner == Owner::Switch).collect();
+        match fabric.filter(|_| !by_nvlink) {
+            Some(fabric) => {
+                if let Some(lonely) = joined.iter().find(|host| host.nics.is_empty())
+                    && let Some(last) = exceptions.get(lonely.name.as_str()).and_then(|of| of.last())
+                {
+                    return Err(TopologiesError::Contradiction(self.at(
+                        last.places.name.as_ref(),
+                        format!("all NICs of host `{}` are down, so the fabric cannot reach it", lonely.name),
+                        "no NIC of it is left",
+                        "leave one of its NICs up, or take the host out of the cluster",
+                    )));
+                }
+                let mut uplinks = Uplinks::new(&odd);
+                fabric.join(&mut builder, &joined, &mut uplinks)?;
+                self.check_met(&mut builder, &uplinks)?;
+            }
+            None if hosts > 1 => self.check_met(&mut builder, &Uplinks::new(&odd))?,
+            None => {}
         }
         if hosts > 1 && management.len() == hosts {
             let switch = builder.vertex("management", VertexKind::NetSwitch { level: 0 }, None);
@@ -309,6 +356,67 @@ impl ClusterSpec {
         })
     }
 
+    /// What is wrong at a place of the file.
+    fn at(&self, at: Option<&Range<usize>>, message: String, label: &str, hint: &str) -> Box<Diagnostic> {
+        Box::new(Diagnostic {
+            message,
+            file: self.file.clone(),
+            at: at.map(|at| Source::new(&self.file, &self.text).locate(at.clone())),
+            label: label.to_owned(),
+            hint: hint.to_owned(),
+        })
+    }
+
+    /// Every exception of a switch must have met an uplink, and leave one.
+    fn check_met(&self, builder: &mut TopologyBuilder, uplinks: &Uplinks<'_>) -> Result<(), TopologiesError> {
+        for (exception, met) in uplinks.met() {
+            let name = crate::error::quote(&exception.name);
+            let places = &exception.places;
+            match met {
+                Met::Yes => {}
+                Met::NoSwitch if self.cut => {
+                    builder
+                        .assumptions
+                        .push(format!("fabric: the exception of the switch `{name}` is left out with its hosts"));
+                }
+                Met::NoSwitch => {
+                    let near = collcast_sim::collective::nearest(&exception.name, uplinks.switches());
+                    return Err(TopologiesError::UnknownName(self.at(
+                        places.name.as_ref(),
+                        format!("an exception names the switch `{name}`, which has no uplinks in this network"),
+                        &near.map_or_else(|| "no such switch".to_owned(), |near| format!("did you mean `{near}`?")),
+                        "`collcast topo draw` has the names: leaf0, leaf1-rail3, or those of [[fabric.switches]]",
+                    )));
+                }
+                Met::NoUplink(count) => {
+                    return Err(TopologiesError::UnknownName(self.at(
+                        places.port.as_ref(),
+                        format!("an exception names an uplink of `{name}` that it does not have: there are {count}"),
+                        "no such uplink",
+                        "uplinks are counted from 0",
+                    )));
+                }
+                Met::Faster(rate) => {
+                    return Err(TopologiesError::Contradiction(self.at(
+                        places.deviation.as_ref(),
+                        format!("an exception has an uplink of `{name}` run faster than the {rate} of the others"),
+                        "above its own rate",
+                        "an exception is a slower cable; `leaf.rate`, or `uplink_rate` of a listed switch, is the usual rate",
+                    )));
+                }
+                Met::AllDown => {
+                    return Err(TopologiesError::Contradiction(self.at(
+                        places.name.as_ref(),
+                        format!("all uplinks of the switch `{name}` are down"),
+                        "nothing reaches its hosts",
+                        "leave one of its uplinks up",
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn exceptions_by_host(&self) -> Result<BTreeMap<&str, Vec<&Exception>>, TopologiesError> {
         let mut known: BTreeMap<&str, &HostSpec> = BTreeMap::new();
         for group in &self.groups {
@@ -322,39 +430,42 @@ impl ClusterSpec {
             }
         }
         let mut by_host: BTreeMap<&str, Vec<&Exception>> = BTreeMap::new();
-        for exception in &self.exceptions {
-            let located = |at: &Option<Range<usize>>, message, label: String, hint: &str| {
-                TopologiesError::UnknownName(Box::new(Diagnostic {
-                    message,
-                    file: self.file.clone(),
-                    at: at.clone().map(|at| Source::new(&self.file, &self.text).locate(at)),
-                    label,
-                    hint: hint.to_owned(),
-                }))
-            };
-            let Some((&name, host)) = known.get_key_value(exception.host.as_str()) else {
+        for exception in self.exceptions.iter().filter(|e| e.owner == Owner::Host) {
+            let Exception { port, places, .. } = exception;
+            let Some((&name, host)) = known.get_key_value(exception.name.as_str()) else {
                 // Comparing with 200,000 names is slow; the first thousand show the pattern.
-                let near = collcast_sim::collective::nearest(&exception.host, known.keys().copied().take(1000));
-                return Err(located(
-                    &exception.host_at,
+                let near = collcast_sim::collective::nearest(&exception.name, known.keys().copied().take(1000));
+                return Err(TopologiesError::UnknownName(self.at(
+                    places.name.as_ref(),
                     format!(
                         "an exception names the host `{}`, which the cluster does not have",
-                        crate::error::quote(&exception.host)
+                        crate::error::quote(&exception.name)
                     ),
-                    near.map_or_else(|| "no such host".to_owned(), |n| format!("did you mean `{n}`?")),
+                    &near.map_or_else(|| "no such host".to_owned(), |n| format!("did you mean `{n}`?")),
                     "hosts are named by `names`, otherwise host0, host1, ...",
-                ));
+                )));
             };
             let nics = host.data_nics().count();
-            if let Some(nic) = exception.nic
-                && nic as usize >= nics
+            if let Some(nic) = port
+                && *nic as usize >= nics
             {
-                return Err(located(
-                    &exception.nic_at,
+                return Err(TopologiesError::UnknownName(self.at(
+                    places.port.as_ref(),
                     format!("an exception names NIC {nic} of `{name}`, which has {nics} NICs"),
-                    "no such NIC".to_owned(),
+                    "no such NIC",
                     "NICs are counted from 0",
-                ));
+                )));
+            }
+            let meant = (0..).zip(host.data_nics()).filter(|(nic, _)| port.is_none_or(|port| port == *nic));
+            if let Deviation::Rate(rate) = exception.deviation
+                && let Some((nic, nominal)) = meant.map(|(nic, of)| (nic, of.nic.rate)).find(|(_, of)| rate > *of)
+            {
+                return Err(TopologiesError::Contradiction(self.at(
+                    places.deviation.as_ref(),
+                    format!("an exception has NIC {nic} of `{name}` run at {rate}, but its own rate is {nominal}"),
+                    "above its own rate",
+                    "an exception is a slower port; a host with faster NICs has a [[hosts]] table of its own",
+                )));
             }
             by_host.entry(name).or_default().push(exception);
         }
@@ -443,7 +554,7 @@ fn deviate(plain: &HostSpec, exceptions: &[&Exception]) -> (HostSpec, Vec<usize>
             continue;
         }
         for exception in exceptions {
-            if exception.nic.is_none_or(|n| n == seen) {
+            if exception.port.is_none_or(|n| n == seen) {
                 match exception.deviation {
                     Deviation::Rate(rate) => nic.nic.rate = rate,
                     Deviation::Down => down.push(i),

@@ -13,7 +13,7 @@ use crate::catalogue::by_name;
 use crate::host::{HostSpec, NicSpec, NvlinkTarget, Parent};
 
 pub use cluster::toml;
-pub(crate) use cluster::{exact, quoted};
+pub(crate) use cluster::{exact, named, quoted};
 
 /// PCIe speeds as sysfs writes them, with NCCL's figure per lane in units of 1/80 GB/s.
 const SPEEDS: [(&str, f64); 6] = [

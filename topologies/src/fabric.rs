@@ -6,6 +6,7 @@
 
 mod listed;
 mod tree;
+mod uplinks;
 
 use collcast_sim::ids::VertexId;
 use collcast_sim::topology::{Link, LinkKind, Nic, TopologyBuilder, VertexKind};
@@ -14,6 +15,7 @@ use collcast_sim::units::Bandwidth;
 use crate::error::{Diagnostic, Location, TopologiesError};
 
 pub use tree::{Ports, Tree, TreeSwitch};
+pub use uplinks::{Met, Uplinks};
 
 /// Most switches of one layer, and most uplinks of one leaf.
 pub const MAX_SWITCHES: u32 = 10_000;
@@ -197,13 +199,18 @@ impl FabricSpec {
 
     /// Draws the network between hosts.
     ///
-    /// What had to be assumed is added to the builder's assumptions.
+    /// What had to be assumed is added to the builder's assumptions, and `odd` says what its exceptions met.
     ///
     /// # Errors
     /// [`TopologiesError::Contradiction`] when counts do not fit each other: more NICs than
     /// leaf ports, more uplinks than spine ports, no uplink where spines are needed.
     /// [`TopologiesError::TooLarge`] beyond [`MAX_SWITCHES`] or [`MAX_LINKS`].
-    pub fn join(&self, builder: &mut TopologyBuilder, hosts: &[Joined]) -> Result<(), TopologiesError> {
+    pub fn join(
+        &self,
+        builder: &mut TopologyBuilder,
+        hosts: &[Joined],
+        odd: &mut Uplinks<'_>,
+    ) -> Result<(), TopologiesError> {
         if hosts.len() > 1
             && let Some(lonely) = hosts.iter().find(|h| h.nics.is_empty())
         {
@@ -222,7 +229,7 @@ impl FabricSpec {
             return self.single_switch(builder, hosts);
         }
         if self.kind == FabricKind::Listed {
-            return self.listed(builder, hosts);
+            return self.listed(builder, hosts, odd);
         }
         let per_unit = self.hosts_per_unit(builder, hosts);
         let leaves = self.leaves(builder, hosts, per_unit)?;
@@ -234,7 +241,7 @@ impl FabricSpec {
             assume(builder, &note);
         }
         if leaves.len() > 1 || self.spine.is_some() {
-            self.spines(builder, &leaves, per_unit)?;
+            self.spines(builder, &leaves, per_unit, odd)?;
         }
         Ok(())
     }
@@ -400,7 +407,13 @@ impl FabricSpec {
         Ok(up)
     }
 
-    fn spines(&self, builder: &mut TopologyBuilder, leaves: &[Leaf], per_unit: usize) -> Result<(), TopologiesError> {
+    fn spines(
+        &self,
+        builder: &mut TopologyBuilder,
+        leaves: &[Leaf],
+        per_unit: usize,
+        odd: &mut Uplinks<'_>,
+    ) -> Result<(), TopologiesError> {
         let widest = leaves.iter().map(|l| l.used).max().unwrap_or(1);
         let unit_count = leaves.iter().map(|l| l.unit + 1).max().unwrap_or(1);
         if self.kind == FabricKind::RailOnly && unit_count == 1 && self.spine.is_none() {
@@ -423,15 +436,15 @@ impl FabricSpec {
                 for rail in rails {
                     let of: Vec<&Leaf> = leaves.iter().filter(|l| l.rail == rail).collect();
                     self.check_ports(builder, of.len(), up)?;
-                    self.layer(builder, &format!("spine-rail{rail}"), &of, up)?;
+                    self.layer(builder, &format!("spine-rail{rail}"), &of, up, odd)?;
                 }
                 Ok(())
             }
-            FabricKind::DragonflyPlus => self.dragonfly(builder, leaves, unit_count, up),
+            FabricKind::DragonflyPlus => self.dragonfly(builder, leaves, unit_count, up, odd),
             _ => {
                 self.check_ports(builder, leaves.len(), up)?;
                 let all: Vec<&Leaf> = leaves.iter().collect();
-                self.layer(builder, "spine", &all, up).map(drop)
+                self.layer(builder, "spine", &all, up, odd).map(drop)
             }
         }
     }
@@ -488,13 +501,16 @@ impl FabricSpec {
         name: &str,
         leaves: &[&Leaf],
         up: u32,
+        odd: &mut Uplinks<'_>,
     ) -> Result<Vec<VertexId>, TopologiesError> {
         let rate_of = |leaf: &Leaf| self.leaf.and_then(|l| l.rate).unwrap_or(leaf.fastest);
         let level = VertexKind::NetSwitch { level: 1 };
         let Routing::Hash(_) = self.routing else {
             let spine = builder.vertex(name, level, None);
             for leaf in leaves {
-                builder.duplex(leaf.vertex, spine, port(leaf.kind, rate_of(leaf).times(u64::from(up)), up));
+                if let Some((rate, width)) = odd.bundle(&builder_name(leaf, self.kind), rate_of(leaf), up) {
+                    builder.duplex(leaf.vertex, spine, port(leaf.kind, rate, width));
+                }
             }
             if self.spine.is_none() && !leaves.is_empty() {
                 assume(
@@ -521,12 +537,11 @@ impl FabricSpec {
         let spines: Vec<VertexId> =
             (0..count).map(|i| builder.vertex(format!("{name}{i}"), level.clone(), None)).collect();
         for leaf in leaves {
-            for (i, &spine) in spines.iter().enumerate() {
-                let i = u32::try_from(i).unwrap_or(u32::MAX);
-                let width = up / count + u32::from(i < up % count);
-                // Hashing picks one of parallel cables too.
-                for _ in 0..width {
-                    builder.duplex(leaf.vertex, spine, port(leaf.kind, rate_of(leaf), 1));
+            let cables = odd.cables(&builder_name(leaf, self.kind), rate_of(leaf), up);
+            // Cables are dealt to the spines in turn. Hashing picks one of parallel cables too.
+            for (&spine, i) in spines.iter().zip(0..) {
+                for &rate in cables.iter().skip(i).step_by(count as usize).flatten() {
+                    builder.duplex(leaf.vertex, spine, port(leaf.kind, rate, 1));
                 }
             }
         }
@@ -540,6 +555,7 @@ impl FabricSpec {
         leaves: &[Leaf],
         units: usize,
         up: u32,
+        odd: &mut Uplinks<'_>,
     ) -> Result<(), TopologiesError> {
         let Some(spine) = self.spine else {
             return Err(self.contradiction(
@@ -575,7 +591,7 @@ impl FabricSpec {
         let mut layers = Vec::new();
         for unit in 0..units {
             let of: Vec<&Leaf> = leaves.iter().filter(|l| l.unit == unit).collect();
-            layers.extend(aggregated.layer(builder, &format!("spine-unit{unit}"), &of, up)?);
+            layers.extend(aggregated.layer(builder, &format!("spine-unit{unit}"), &of, up, odd)?);
         }
         if let (Some(rate), Some(global), Some(first)) = (rate, global, leaves.first()) {
             for (i, &a) in layers.iter().enumerate() {

@@ -116,8 +116,12 @@ pub fn read_any(bytes: &[u8], file: &str, load: Loader<'_>) -> Result<ClusterSpe
 
 /// Whether mistakes of a text are best told as those of a topology file: by its name, its schema, or as it is TOML.
 fn is_meant_as_toml(source: Source<'_>) -> bool {
-    let named = Path::new(source.file).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
-    named || source.text.contains(SCHEMA) || source.text.parse::<toml::Table>().is_ok()
+    is_topology_file(source.file) || source.text.contains(SCHEMA) || source.text.parse::<toml::Table>().is_ok()
+}
+
+/// Whether a name is that of a topology file rather than of a built-in.
+pub(crate) fn is_topology_file(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"))
 }
 
 /// What a file that says something of a machine is.
@@ -171,21 +175,26 @@ fn read_host(source: Source<'_>) -> Result<HostSpec, TopologiesError> {
     }
 }
 
-/// The host and the fabric of a built-in, which are our own files.
-pub(crate) fn read_builtin(
-    text: &str,
-    file: &str,
+/// The host, the fabric and all else of a machine that others are like.
+fn read_base(
+    source: Source<'_>,
     depth: u32,
+    load: Loader<'_>,
 ) -> Result<(HostPlan, Option<FabricSpec>, ClusterSpec), TopologiesError> {
-    let source = Source::new(file, text);
     let raw: RawFile = parse(source)?;
     let reader = Reader { source, depth };
-    let plan = match raw.hosts.first() {
-        Some(host) => reader.plan(&host.value, &host.span)?.0,
-        None => HostPlan::default(),
+    let plan = match (raw.hosts.as_slice(), &raw.like) {
+        ([host], _) => reader.plan(&host.value, &host.span, &mut *load)?.0,
+        ([], Some(like)) => reader.base(like, &mut *load)?.0,
+        ([], None) => HostPlan::default(),
+        _ => {
+            return Err(TopologiesError::Contradiction(source.whole(
+                format!("`{}` has several kinds of hosts, so that others cannot be like it", quote(source.file)),
+                "name a file with one [[hosts]] table",
+            )));
+        }
     };
-    let mut none = |_: &str| Err(std::io::Error::other("a built-in names no file"));
-    let cluster = reader.cluster(&raw, &mut none)?;
+    let cluster = reader.cluster(&raw, load)?;
     Ok((plan, cluster.fabric.clone(), cluster))
 }
 
@@ -226,6 +235,14 @@ fn syntax(source: Source<'_>, error: &toml::de::Error) -> TopologiesError {
             format!("the key `{key}` is missing"),
             format!("needs `{key}`"),
             format!("add `{key} = ...` to this table; it has no default"),
+        ));
+    }
+    if let Some((_, form)) = line.split_once("expected names in one string") {
+        return TopologiesError::Syntax(source.at(
+            span,
+            format!("the file cannot be read as TOML: {}", quote(line)),
+            format!("expected one string{form}"),
+            "a list of names is one string, as Slurm writes it: \"leaf[0-7]\" or \"a,b\"",
         ));
     }
     if line.contains("expected struct ") {
@@ -290,7 +307,7 @@ impl Reader<'_> {
         }
         let mut from_like = None;
         if let Some(like) = &raw.like {
-            self.short_form(raw, like, &mut cluster)?;
+            self.short_form(raw, like, &mut cluster, load)?;
         } else {
             if let Some(count) = &raw.count {
                 return Err(self.contradiction(
@@ -324,7 +341,10 @@ impl Reader<'_> {
             cluster.fabric = Some(self.fabric(&fabric.value)?);
         } else if let Some((name, fabric)) = from_like {
             if cluster.host_count() > 1 {
-                cluster.assumptions.push(format!("fabric: that of the built-in `{name}`"));
+                cluster.assumptions.push(format!(
+                    "fabric: that of the {} `{name}`",
+                    if is_topology_file(&name) { "file" } else { "built-in" }
+                ));
             }
             cluster.fabric = Some(fabric);
         }
@@ -358,7 +378,13 @@ impl Reader<'_> {
     }
 
     /// `like = "aws-p5"`, `count = 32`.
-    fn short_form(&self, raw: &RawFile, like: &At<String>, cluster: &mut ClusterSpec) -> Result<(), TopologiesError> {
+    fn short_form(
+        &self,
+        raw: &RawFile,
+        like: &At<String>,
+        cluster: &mut ClusterSpec,
+        load: Loader<'_>,
+    ) -> Result<(), TopologiesError> {
         if let Some(host) = raw.hosts.first() {
             return Err(self.contradiction(
                 &like.span,
@@ -367,7 +393,7 @@ impl Reader<'_> {
                 &format!("move it into the [[hosts]] table of line {}", self.source.locate(host.span.clone()).line),
             ));
         }
-        let (_, fabric, base) = self.builtin(like)?;
+        let (_, fabric, base) = self.base(like, load)?;
         let nodes = self.optional_number("count", raw.count.as_ref(), 1, MAX_GPUS_U32)?.unwrap_or(1);
         cluster.groups = base.groups;
         let gpus = cluster.gpu_count();
@@ -398,7 +424,12 @@ impl Reader<'_> {
         ))
     }
 
-    fn builtin(&self, like: &At<String>) -> Result<(HostPlan, Option<FabricSpec>, ClusterSpec), TopologiesError> {
+    /// What `like` names: a built-in, or a topology file.
+    fn base(
+        &self,
+        like: &At<String>,
+        load: Loader<'_>,
+    ) -> Result<(HostPlan, Option<FabricSpec>, ClusterSpec), TopologiesError> {
         if self.depth >= MAX_LIKE_DEPTH {
             return Err(self.contradiction(
                 &like.span,
@@ -407,12 +438,35 @@ impl Reader<'_> {
                 "",
             ));
         }
-        match texts::text(&like.value) {
-            Some(text) => read_builtin(text, &format!("<built-in {}>", like.value), self.depth + 1),
-            None => {
-                Err(self.source.unknown_name(like.span.clone(), "a built-in topology", &like.value, &texts::names()))
-            }
+        let depth = self.depth + 1;
+        if let Some(text) = texts::text(&like.value) {
+            let mut none = |_: &str| Err(std::io::Error::other("a built-in names no file"));
+            return read_base(Source::new(&format!("<built-in {}>", like.value), text), depth, &mut none);
         }
+        if !is_topology_file(&like.value) {
+            return Err(self.source.unknown_name(
+                like.span.clone(),
+                "a built-in topology",
+                &like.value,
+                &texts::names(),
+            ));
+        }
+        let bytes =
+            load(&like.value).map_err(|error| self.unreadable(like, &error, "name a built-in or a topology file"))?;
+        let folder = Path::new(&like.value).parent().unwrap_or_else(|| Path::new(""));
+        // What that file names lies beside it.
+        let mut beside = |name: &str| load(&folder.join(name).to_string_lossy());
+        read_base(Source::decode(&like.value, &bytes)?, depth, &mut beside)
+    }
+
+    /// A file beside this one that cannot be read.
+    fn unreadable(&self, named: &At<String>, error: &std::io::Error, hint: &str) -> TopologiesError {
+        TopologiesError::Unreadable(self.source.at(
+            named.span.clone(),
+            format!("cannot read `{}`: {error}", quote(&named.value)),
+            "no such file beside this one",
+            hint,
+        ))
     }
 
     /// One [[hosts]] table: the group, the fabric and the profile of what it is like.
@@ -430,7 +484,7 @@ impl Reader<'_> {
         let spec = if let Some(xml) = &host.xml {
             self.host_from_xml(host, xml, load)?
         } else {
-            let (plan, base) = self.plan(host, &raw.span)?;
+            let (plan, base) = self.plan(host, &raw.span, load)?;
             if let Some((name, base_fabric, base_profile)) = base {
                 fabric = base_fabric.map(|f| (name, f));
                 // Own GPUs or NVLinks make it another machine.
@@ -459,7 +513,7 @@ impl Reader<'_> {
         {
             return Err(self.contradiction(
                 &raw.span,
-                format!("count is {count}, but `{}` names {} hosts", quote(&list.value), names.len()),
+                format!("count is {count}, but `{}` names {} hosts", quote(&list.value.0), names.len()),
                 &format!("expected {}", names.len()),
                 "leave `count` out; the names say it",
             ));
@@ -473,10 +527,11 @@ impl Reader<'_> {
         &self,
         raw: &RawHost,
         span: &Range<usize>,
+        load: Loader<'_>,
     ) -> Result<(HostPlan, Option<(String, Option<FabricSpec>, Option<String>)>), TopologiesError> {
         let (mut plan, base) = match &raw.like {
             Some(like) => {
-                let (plan, fabric, cluster) = self.builtin(like)?;
+                let (plan, fabric, cluster) = self.base(like, load)?;
                 (plan, Some((like.value.clone(), fabric, cluster.profile.clone())))
             }
             None => (HostPlan::default(), None),
@@ -530,14 +585,8 @@ impl Reader<'_> {
                 "keep one of them; `topo import FILE --like dgx-h100` merges a template",
             ));
         }
-        let bytes = load(&xml.value).map_err(|error| {
-            TopologiesError::Unreadable(self.source.at(
-                xml.span.clone(),
-                format!("cannot read `{}`: {error}", quote(&xml.value)),
-                "no such file beside this one",
-                "NCCL writes it with NCCL_TOPO_DUMP_FILE=nccl_topo.xml",
-            ))
-        })?;
+        let hint = "NCCL writes it with NCCL_TOPO_DUMP_FILE=nccl_topo.xml";
+        let bytes = load(&xml.value).map_err(|error| self.unreadable(xml, &error, hint))?;
         let mut host = read_host(Source::decode(&xml.value, &bytes)?)?;
         if let Some(gpus) = &raw.gpus {
             let mut plan = HostPlan {

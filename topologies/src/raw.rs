@@ -167,6 +167,27 @@ scalar!(
     }
 );
 
+/// Names in one string, as Slurm lists hosts.
+#[derive(Clone, Debug)]
+pub(crate) struct RawList(pub(crate) String);
+
+impl<'de> Deserialize<'de> for RawList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ListVisitor;
+        impl Visitor<'_> for ListVisitor {
+            type Value = RawList;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("names in one string, such as \"leaf[0-7]\" or \"a,b\"")
+            }
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<RawList, E> {
+                Ok(RawList(value.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(ListVisitor)
+    }
+}
+
 /// A machine or a cluster for Collcast.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -178,7 +199,7 @@ pub(crate) struct RawFile {
     pub(crate) name: Option<At<String>>,
     /// One line for lists.
     pub(crate) description: Option<At<String>>,
-    /// Short form of one `[[hosts]]` table: a built-in with its fabric.
+    /// Short form of one `[[hosts]]` table: a built-in, or a topology file beside this one, with its fabric.
     pub(crate) like: Option<At<String>>,
     /// Short form: number of hosts.
     #[schemars(with = "Option<u32>")]
@@ -223,8 +244,10 @@ pub(crate) struct RawHost {
     #[schemars(with = "Option<u32>")]
     pub(crate) count: Option<At<i64>>,
     /// Slurm host list, such as `gpu[001-064]`; gives rank order.
-    pub(crate) names: Option<At<String>>,
-    /// A built-in topology to start from; keys given here replace its own.
+    #[schemars(with = "Option<String>")]
+    pub(crate) names: Option<At<RawList>>,
+    /// A built-in topology to start from, or a topology file with one kind of host beside this one; keys given here replace
+    /// its own.
     pub(crate) like: Option<At<String>>,
     /// NCCL topology XML (or `nvidia-smi topo -m` text) of one host, beside this file.
     pub(crate) xml: Option<At<String>>,
@@ -314,7 +337,7 @@ pub(crate) struct RawNics {
     pub(crate) count: At<i64>,
     /// Device names, such as `mlx5_[0,3-6]`, by which `NCCL_IB_HCA` selects them.
     #[schemars(with = "Option<String>")]
-    pub(crate) names: Option<At<String>>,
+    pub(crate) names: Option<At<RawList>>,
     /// Rate of a port, one direction.
     pub(crate) rate: At<RawRate>,
     /// How many behind the switch of each GPU, in order.
@@ -407,7 +430,8 @@ pub(crate) struct RawSwitch {
     #[serde(default)]
     pub(crate) ports: Vec<RawPorts>,
     /// Switches below it, as Slurm lists hosts.
-    pub(crate) switches: Option<At<String>>,
+    #[schemars(with = "Option<String>")]
+    pub(crate) switches: Option<At<RawList>>,
     /// Rate of a port, one direction; that of the fastest port below where absent.
     pub(crate) rate: Option<At<RawRate>>,
     /// Cables to the switch above; as `oversubscription` says where absent.
@@ -423,7 +447,8 @@ pub(crate) struct RawSwitch {
 #[schemars(rename = "Ports")]
 pub(crate) struct RawPorts {
     /// The hosts, as Slurm lists them.
-    pub(crate) hosts: At<String>,
+    #[schemars(with = "String")]
+    pub(crate) hosts: At<RawList>,
     /// Which of their NICs, from 0; all where absent.
     #[schemars(with = "Option<Vec<u32>>")]
     pub(crate) nics: Option<Vec<At<i64>>>,
@@ -459,17 +484,22 @@ pub(crate) struct RawSpine {
     pub(crate) ports: At<i64>,
 }
 
-/// What is not as drawn: a port at another rate, or down.
+/// What is not as drawn: a NIC, or a cable from a switch to those above it, that is slower or down.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Exception")]
 pub(crate) struct RawException {
     /// Name of the host.
-    pub(crate) host: At<String>,
+    pub(crate) host: Option<At<String>>,
     /// NIC, from 0; all of the host where absent.
     #[schemars(with = "Option<u32>")]
     pub(crate) nic: Option<At<i64>>,
-    /// The rate it runs at.
+    /// In place of a host, name of the switch: `leaf0`, `leaf0-rail3` (unit 0), or that of `[[fabric.switches]]`.
+    pub(crate) switch: Option<At<String>>,
+    /// Its cable to the switches above, from 0; all of them where absent.
+    #[schemars(with = "Option<u32>")]
+    pub(crate) uplink: Option<At<i64>>,
+    /// The rate it runs at, at most its own.
     pub(crate) rate: Option<At<RawRate>>,
     /// `down`.
     pub(crate) state: Option<At<String>>,

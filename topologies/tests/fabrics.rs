@@ -305,6 +305,76 @@ fn a_lost_nic_costs_its_share() {
     }
 }
 
+/// Goal: a dead NIC takes a head of NVLS from every host, as in NCCL (`ncclTopoPostset`), so that each NIC that is left has
+/// an equal share, and no number of dead NICs is faster than a smaller one.
+#[test]
+fn a_lost_nic_is_no_head() {
+    let cluster = |dead: &[u32]| {
+        let down = |nic: &u32| format!("[[exceptions]]\nhost = \"h1\"\nnic = {nic}\nstate = \"down\"\n");
+        let down: String = dead.iter().map(down).collect();
+        build(&format!("[[hosts]]\ncount = 3\nnames = \"h[0-2]\"\nlike = \"dgx-h100\"\n{down}"))
+    };
+    let heads = |topology: &Topology| {
+        let graphs = graphs(topology, 24, &Options::default());
+        let heads = order_by(topology, &graphs, &Transport::default()).nvls_tree?;
+        Some(heads.iter().map(|of| of.iter().map(|head| head.rank).collect()).collect::<Vec<Vec<u32>>>())
+    };
+    assert_eq!(heads(&cluster(&[])), None, "all ranks, in order");
+    let expected = vec![(0..7).collect(), vec![8, 9, 11, 12, 13, 14, 15], (16..23).collect::<Vec<u32>>()];
+    assert_eq!(heads(&cluster(&[2])), Some(expected));
+    let times = [&[][..], &[2], &[2, 3], &[2, 3, 5]].map(|dead| time_by(&cluster(dead), Algorithm::NvlsTree, 16));
+    assert!(times.windows(2).all(|two| two[0] < two[1]), "{times:?}");
+    let share = times[2] / times[0];
+    assert!((1.2..1.5).contains(&share), "6 NICs for 8: {share}");
+}
+
+/// Goal: a cable above a leaf that is slow or down takes its share from the leaf; with hashing it is a cable of its own.
+#[test]
+fn uplinks_may_be_slow_or_down() {
+    let rates = |routing: &str, odd: &str| {
+        let topology = build(&format!(
+            "[[hosts]]\ncount = 4\nlike = \"dgx-h100\"\n[fabric]\nkind = \"fat-tree\"\nhosts_per_unit = 2\n\
+             leaf = {{ rate = \"400 Gb/s\", down = 16, up = 4 }}\nrouting = {routing}\n{odd}"
+        ));
+        let leaf = topology.find("leaf1").unwrap();
+        let up = topology.links_from(leaf).filter(|(_, to, _)| topology.vertex(*to).name.starts_with("spine"));
+        up.map(|(_, _, link)| link.rate.gb_per_s()).collect::<Vec<_>>()
+    };
+    let (adaptive, hashed) = ("\"adaptive\"", "{ hash = 7 }");
+    let odd = "[[exceptions]]\nswitch = \"leaf1\"\nuplink = 1\nstate = \"down\"\n\
+               [[exceptions]]\nswitch = \"leaf1\"\nuplink = 3\nrate = \"200 Gb/s\"\n";
+    assert_eq!((rates(adaptive, ""), rates(adaptive, odd)), (vec![200.0], vec![125.0]));
+    let mut cables = rates(hashed, odd);
+    cables.sort_by(f64::total_cmp);
+    assert_eq!(cables, [25.0, 50.0, 50.0]);
+    // A listed switch by its own name; one that fewer hosts leave out is no mistake.
+    let listed = build(
+        "[[hosts]]\nnames = \"h[0-1]\"\nlike = \"dgx-h100\"\n[fabric]\nkind = \"listed\"\n[[fabric.switches]]\nname = \"a\"\n\
+         ports = [{ hosts = \"h0\" }]\nuplinks = 4\n[[fabric.switches]]\nname = \"b\"\nports = [{ hosts = \"h1\" }]\nuplinks = 4\n\
+         [[fabric.switches]]\nname = \"top\"\nswitches = \"a,b\"\n\
+         [[exceptions]]\nswitch = \"b\"\nuplink = 0\nstate = \"down\"\n",
+    );
+    let rate =
+        |from, to| listed.link(listed.link_between(listed.find(from).unwrap(), listed.find(to).unwrap()).unwrap()).rate;
+    assert_eq!((rate("a", "top").gb_per_s(), rate("b", "top").gb_per_s()), (200.0, 150.0));
+}
+
+/// Goal: of ports down, ports up and over-subscription any two give the third.
+#[test]
+fn two_of_three_say_how_a_leaf_is_made() {
+    let made = |leaf: &str, ratio: &str| {
+        let topology = build(&format!(
+            "[[hosts]]\ncount = 4\nlike = \"dgx-h100\"\n[fabric]\nkind = \"fat-tree\"\nhosts_per_unit = 2\nleaf = {{ {leaf} }}\n{ratio}"
+        ));
+        let leaf = topology.find("leaf0").unwrap();
+        topology.links_from(leaf).find(|(_, to, _)| topology.vertex(*to).name == "spine").unwrap().2.width
+    };
+    assert_eq!(made("down = 16, up = 8", ""), 8);
+    assert_eq!(made("down = 16", "oversubscription = 2"), 8);
+    assert_eq!(made("up = 8", "oversubscription = 2"), 8);
+    assert_eq!(made("down = 16, up = 8", "oversubscription = 2"), 8);
+}
+
 /// Goal: GPUs relay (PXN) only for NICs that they serve first, and only those with ranks. On a DGX A100 two
 /// GPUs and two NICs share each PCIe switch, and each GPU has its own NIC.
 #[test]

@@ -184,6 +184,26 @@ fn pods_slow_and_dead_ports_are_kept() {
     said(&notes, "NIC 0 of n5 runs at 12.5 GB/s");
 }
 
+/// Goal: hosts of a list may be like those of a topology file, whose keys go before those of its own `like`.
+#[test]
+fn hosts_may_be_like_those_of_a_file() {
+    let folder = std::env::temp_dir().join(format!("collcast-like-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("mine.toml");
+    let mine = "schema = \"collcast/topology/1\"\n[[hosts]]\ncount = 4\nlike = \"dgx-h100\"\n[hosts.nics]\n\
+                kind = \"roce\"\ncount = 4\nrate = \"200 Gb/s\"\n";
+    std::fs::write(&path, mine).unwrap();
+    let text = "SwitchName=a Nodes=n[1-2]\nSwitchName=b Nodes=n[3-4]\nSwitchName=top Switches=a,b\n";
+    let imported = import(text, "topology.conf", path.to_str()).unwrap_or_else(|e| panic!("{}", e.render()));
+    let mut named = |name: &str| std::fs::read(name);
+    let spec = file::read(&imported.text, "cluster.toml", &mut named).unwrap_or_else(|e| panic!("{}", e.render()));
+    std::fs::remove_dir_all(&folder).unwrap();
+    let host = &spec.groups[0].host;
+    assert_eq!((spec.host_count(), host.gpus.len(), host.nics.len()), (4, 8, 4));
+    assert!(host.nics.iter().all(|nic| nic.nic.rate.gb_per_s() == 25.0));
+    spec.build().unwrap();
+}
+
 /// Goal: EC2's answer says which machine its instances are; others are counted.
 #[test]
 fn ec2_instances_are_below_their_network_nodes() {

@@ -215,6 +215,16 @@ fn mistakes_in_topology_files_are_refused() {
             &["`0.5` is not an over-subscription", "t.toml:17:20", "3:2"],
         ),
         ("spine = {", "routing = \"random\"\nspine = {", &["`random` is not a kind of routing", "t.toml:17:11"]),
+        ("spine = {", "routing = \"ecmp\"\nspine = {", &["`ecmp` is not a kind of routing", "routing = { hash = 7 }"]),
+        (
+            "spine = {",
+            "oversubscription = 2\nspine = {",
+            &[
+                "2 ports down and 2 up are over-subscribed 1.00 : 1, not 2.00 : 1",
+                "t.toml:17:20",
+                "leave `oversubscription` out",
+            ],
+        ),
         ("spine = {", "routing = { hahs = 3 }\nspine = {", &["`hahs`", "t.toml:17", "did you mean `hash`?"]),
         ("name = \"t\"", "name = \"t", &["cannot be read as TOML", "t.toml:2:"]),
         ("name = \"t\"\n", "name = \"t\"\nname = \"u\"\n", &["cannot be read as TOML", "t.toml:3:1"]),
@@ -244,12 +254,49 @@ fn mistakes_in_added_tables_are_refused() {
         ),
         (
             "[[exceptions]]\nhost = \"host1\"\nnic = 1\nstate = \"dwon\"\n",
-            &["`dwon` is not a state of a NIC", "t.toml:21:9", "did you mean `down`?"],
+            &["`dwon` is not a state of a port", "t.toml:21:9", "did you mean `down`?"],
         ),
         (
             "[[exceptions]]\nhost = \"host1\"\nstate = \"down\"\n",
-            &["host `host1` has no NIC that is up", "t.toml:14:8"],
+            &["all NICs of host `host1` are down", "t.toml:19:8", "leave one of its NICs up"],
         ),
+        (
+            "[[exceptions]]\nhost = \"host1\"\nnic = 1\nrate = \"800 Gb/s\"\n",
+            &["has NIC 1 of `host1` run at 100 GB/s, but its own rate is 50 GB/s", "t.toml:21:8"],
+        ),
+        (
+            "[[exceptions]]\nstate = \"down\"\n",
+            &["does not say where it is", "t.toml:18:1", "needs `host` or `switch`"],
+        ),
+        (
+            "[[exceptions]]\nhost = \"host1\"\nswitch = \"leaf0-rail0\"\nstate = \"down\"\n",
+            &["names a host and a switch", "t.toml:20:10"],
+        ),
+        (
+            "[[exceptions]]\nswitch = \"leaf0-rail0\"\nnic = 0\nstate = \"down\"\n",
+            &["a port of another kind", "t.toml:20:7", "`uplink` with `switch`"],
+        ),
+        (
+            "[[exceptions]]\nswitch = \"leaf0-rail9\"\nuplink = 0\nstate = \"down\"\n",
+            &["names the switch `leaf0-rail9`", "t.toml:19:10", "did you mean `leaf0-rail"],
+        ),
+        (
+            "[[exceptions]]\nswitch = \"leaf0-rail0\"\nuplink = 2\nstate = \"down\"\n",
+            &["an uplink of `leaf0-rail0` that it does not have: there are 2", "t.toml:20:10", "counted from 0"],
+        ),
+        (
+            "[[exceptions]]\nswitch = \"leaf0-rail0\"\nrate = \"800 Gb/s\"\n",
+            &["an uplink of `leaf0-rail0` run faster than the 50 GB/s", "t.toml:20:8"],
+        ),
+        (
+            "[[exceptions]]\nswitch = \"leaf0-rail0\"\nstate = \"down\"\n",
+            &["all uplinks of the switch `leaf0-rail0` are down", "t.toml:19:10"],
+        ),
+        (
+            "[[fabric.switches]]\nname = \"a\"\nswitches = [\"b\", \"c\"]\n",
+            &["invalid type: sequence", "t.toml:20:12", "a list of names is one string", "\"leaf[0-7]\""],
+        ),
+        ("[[hosts]]\nlike = \"other.toml\"\n", &["cannot read `other.toml`", "t.toml:19:8"]),
         (
             "[[hosts]]\nlike = \"dgx-h10\"\n",
             &["`dgx-h10` is not a built-in topology", "t.toml:19:8", "did you mean `dgx-h100`?"],

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::cluster::Deviation;
+use crate::cluster::{Deviation, Owner};
 use crate::fabric::{FabricKind, FabricSpec, Oversubscription, Routing};
+use crate::file::is_topology_file;
 use crate::hostlist::compress;
 use crate::listed::Listed;
 use crate::raw::SCHEMA;
@@ -11,6 +12,14 @@ use crate::raw::SCHEMA;
 /// A text as a TOML string.
 pub(crate) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
+}
+
+/// A machine as a topology file names it. A file is looked for beside the one that names it, wherever that is written.
+pub(crate) fn named(machine: &str) -> String {
+    if crate::texts::text(machine).is_some() {
+        return machine.to_owned();
+    }
+    std::path::absolute(machine).map_or_else(|_| machine.to_owned(), |path| path.display().to_string())
 }
 
 /// The cluster as a topology file, which reads back as the same machine.
@@ -45,21 +54,20 @@ pub fn toml(listed: &Listed) -> String {
     }
     for (group, like) in cluster.groups.iter().zip(&listed.like) {
         let names = quoted(&compress(&group.names));
-        // A file is looked for beside the one that names it, wherever this is written.
-        let absolute = || std::path::absolute(like).map_or_else(|_| like.clone(), |path| path.display().to_string());
-        let (key, machine) = match crate::texts::text(like) {
-            Some(_) => ("like", like.clone()),
-            None => ("xml", absolute()),
-        };
-        let _ = writeln!(out, "\n[[hosts]]\nnames = {names}\n{key} = {}", quoted(&machine));
+        let key = if is_topology_file(like) || crate::texts::text(like).is_some() { "like" } else { "xml" };
+        let _ = writeln!(out, "\n[[hosts]]\nnames = {names}\n{key} = {}", quoted(&named(like)));
     }
     if let Some(fabric) = cluster.fabric.as_ref().filter(|fabric| fabric.kind == FabricKind::Listed) {
         network(fabric, &mut out);
     }
     for exception in &cluster.exceptions {
-        let _ = writeln!(out, "\n[[exceptions]]\nhost = {}", quoted(&exception.host));
-        if let Some(nic) = exception.nic {
-            let _ = writeln!(out, "nic = {nic}");
+        let (owner, port) = match exception.owner {
+            Owner::Host => ("host", "nic"),
+            Owner::Switch => ("switch", "uplink"),
+        };
+        let _ = writeln!(out, "\n[[exceptions]]\n{owner} = {}", quoted(&exception.name));
+        if let Some(at) = exception.port {
+            let _ = writeln!(out, "{port} = {at}");
         }
         let _ = match exception.deviation {
             Deviation::Rate(rate) => writeln!(out, "rate = {}", quoted(&exact(rate))),

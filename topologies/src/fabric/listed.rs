@@ -6,7 +6,7 @@ use collcast_sim::ids::VertexId;
 use collcast_sim::topology::{LinkKind, TopologyBuilder, VertexKind};
 use collcast_sim::units::Bandwidth;
 
-use super::{FabricSpec, Joined, MAX_SWITCHES, Routing, Tree, assume, port};
+use super::{FabricSpec, Joined, MAX_SWITCHES, Routing, Tree, Uplinks, assume, port};
 use crate::error::{TopologiesError, quote};
 
 /// Cables side by side that go into a switch from below.
@@ -14,7 +14,7 @@ use crate::error::{TopologiesError, quote};
 struct Cable {
     from: VertexId,
     kind: LinkKind,
-    /// Of one.
+    /// Of all.
     rate: Bandwidth,
     count: u32,
     /// Rate of the port at the lower end.
@@ -23,7 +23,12 @@ struct Cable {
 
 impl FabricSpec {
     /// Draws the switches that have hosts of the cluster below them.
-    pub(super) fn listed(&self, builder: &mut TopologyBuilder, hosts: &[Joined]) -> Result<(), TopologiesError> {
+    pub(super) fn listed(
+        &self,
+        builder: &mut TopologyBuilder,
+        hosts: &[Joined],
+        odd: &mut Uplinks<'_>,
+    ) -> Result<(), TopologiesError> {
         let file = self.places.file.as_str();
         let tree = &self.tree;
         if let Routing::Hash(_) = self.routing {
@@ -71,16 +76,12 @@ impl FabricSpec {
             let kind = first.kind;
             let vertex = builder.vertex(&switch.name, VertexKind::NetSwitch { level: levels[index] }, None);
             for cable in &cables {
-                builder.duplex(
-                    cable.from,
-                    vertex,
-                    port(cable.kind, cable.rate.times(u64::from(cable.count)), cable.count),
-                );
+                builder.duplex(cable.from, vertex, port(cable.kind, cable.rate, cable.count));
             }
             if let Some(parent) = parents[index] {
                 levels[parent] = levels[parent].max(levels[index] + 1);
                 let rate = switch.uplink_rate.or(switch.rate).unwrap_or(fastest);
-                let all = cables.iter().map(|cable| cable.rate.get().saturating_mul(u64::from(cable.count)));
+                let all = cables.iter().map(|cable| cable.rate.get());
                 let needed = all.fold(0, u64::saturating_add).div_ceil(rate.get());
                 let count = match switch.uplinks {
                     Some(count) => count.max(1),
@@ -89,7 +90,9 @@ impl FabricSpec {
                 if count > MAX_SWITCHES {
                     return Err(self.too_many(count));
                 }
-                below[parent].push(Cable { from: vertex, kind, rate, count, fastest: rate });
+                if let Some((all, up)) = odd.bundle(&switch.name, rate, count) {
+                    below[parent].push(Cable { from: vertex, kind, rate: all, count: up, fastest: rate });
+                }
             }
         }
         if absent > 0 {

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::values::{MAX_GPUS_U32, MAX_PER_HOST, Reader};
-use crate::cluster::{Deviation, Exception, MAX_GPUS};
+use crate::cluster::{Deviation, Exception, ExceptionPlaces, MAX_GPUS, Owner};
 use crate::error::{TopologiesError, quote};
 use crate::fabric::{
     FabricKind, FabricPlaces, FabricSpec, LeafSpec, MAX_SWITCHES, Oversubscription, Ports, Routing, SpineSpec, Tree,
     TreeSwitch,
 };
-use crate::raw::{At, RawException, RawFabric, RawPorts, RawSwitch, Scalar};
+use crate::raw::{At, RawException, RawFabric, RawList, RawPorts, RawSwitch, Scalar};
 
 impl Reader<'_> {
     pub(super) fn fabric(&self, raw: &RawFabric) -> Result<FabricSpec, TopologiesError> {
@@ -47,13 +47,15 @@ impl Reader<'_> {
             })
             .transpose()?;
         let hosts_per_unit = self.optional_number("hosts_per_unit", raw.hosts_per_unit.as_ref(), 1, MAX_GPUS_U32)?;
+        let oversubscription = self.oversubscription(raw)?;
+        let leaf = leaf.map(|leaf| self.check_uplinks(raw, leaf, oversubscription)).transpose()?;
         Ok(FabricSpec {
             kind,
             hosts_per_unit,
             leaf,
             spine,
             routing: self.routing(raw)?,
-            oversubscription: self.oversubscription(raw)?,
+            oversubscription,
             sharp: raw.sharp.unwrap_or(false),
             tree: self.tree(kind, raw)?,
             places: FabricPlaces {
@@ -102,7 +104,7 @@ impl Reader<'_> {
     /// A switch; `named` are the names that all lists had before it.
     fn switch(&self, raw: &RawSwitch, named: &mut usize) -> Result<TreeSwitch, TopologiesError> {
         let hint = "Slurm writes it with `scontrol show hostlist`";
-        let mut expand = |list: &At<String>, example: &str| {
+        let mut expand = |list: &At<RawList>, example: &str| {
             let names = self.expand(list, example, hint)?;
             *named += names.len();
             if *named > MAX_GPUS {
@@ -140,15 +142,13 @@ impl Reader<'_> {
         };
         match &routing.value.0 {
             Scalar::Hash(seed) => Ok(Routing::Hash(seed.unsigned_abs())),
-            Scalar::Text(text) => {
-                let given = At { value: text.clone(), span: routing.span.clone() };
-                self.choice("a kind of routing", &given, &[(Routing::Adaptive, "adaptive"), (Routing::Spray, "spray")])
-            }
+            Scalar::Text(text) if text == "adaptive" => Ok(Routing::Adaptive),
+            Scalar::Text(text) if text == "spray" => Ok(Routing::Spray),
             other => Err(self.value(
                 &routing.span,
-                format!("`{other}` is not a kind of routing"),
+                format!("`{}` is not a kind of routing", quote(&other.to_string())),
                 "expected \"adaptive\", \"spray\" or { hash = 7 }",
-                "static ECMP is { hash = SEED }",
+                "static ECMP is routing = { hash = 7 }: the number is a seed, which says who shares a cable",
             )),
         }
     }
@@ -180,11 +180,79 @@ impl Reader<'_> {
         }
     }
 
+    /// A leaf whose ports and over-subscription say the same; of ports down, ports up and over-subscription any two give
+    /// the third.
+    fn check_uplinks(
+        &self,
+        raw: &RawFabric,
+        leaf: LeafSpec,
+        oversubscription: Oversubscription,
+    ) -> Result<LeafSpec, TopologiesError> {
+        let (Some(up), Oversubscription::Thousandths(asked), Some(given)) =
+            (leaf.up.filter(|&up| up > 0), oversubscription, &raw.oversubscription)
+        else {
+            return Ok(leaf);
+        };
+        let (up, asked) = (u64::from(up), u64::from(asked));
+        let Some(down) = leaf.down else {
+            let down = u32::try_from(up * asked / 1000).ok();
+            return Ok(LeafSpec { down, ..leaf });
+        };
+        let down = u64::from(down) * 1000;
+        // Ports are whole.
+        if (down / asked..=down.div_ceil(asked)).contains(&up) {
+            return Ok(leaf);
+        }
+        let (down, is) = (down / 1000, (down / 1000) as f64 / up as f64);
+        Err(self.contradiction(
+            &given.span,
+            format!(
+                "leaves of {down} ports down and {up} up are over-subscribed {is:.2} : 1, not {:.2} : 1",
+                asked as f64 / 1000.0
+            ),
+            "does not fit `leaf`",
+            "leave `oversubscription` out, or `up` of the leaf",
+        ))
+    }
+
     pub(super) fn exception(&self, raw: &RawException, span: &Range<usize>) -> Result<Exception, TopologiesError> {
+        let (owner, name) = match (&raw.host, &raw.switch) {
+            (Some(host), None) => (Owner::Host, host),
+            (None, Some(switch)) => (Owner::Switch, switch),
+            (Some(_), Some(switch)) => {
+                return Err(self.contradiction(
+                    &switch.span,
+                    "the exception names a host and a switch".to_owned(),
+                    "both",
+                    "a port of a host is `host` with `nic`, one above a switch is `switch` with `uplink`",
+                ));
+            }
+            (None, None) => {
+                return Err(TopologiesError::Key(self.source.at(
+                    self.heading(span),
+                    "the exception does not say where it is",
+                    "needs `host` or `switch`",
+                    "for example host = \"host3\" and nic = 1, or switch = \"leaf0\" and uplink = 5",
+                )));
+            }
+        };
+        let (port, other) = match owner {
+            Owner::Host => (&raw.nic, &raw.uplink),
+            Owner::Switch => (&raw.uplink, &raw.nic),
+        };
+        if let Some(other) = other {
+            return Err(self.contradiction(
+                &other.span,
+                "the exception has a port of another kind".to_owned(),
+                "not here",
+                "`nic` goes with `host`, `uplink` with `switch`",
+            ));
+        }
+        let most = if owner == Owner::Host { MAX_PER_HOST } else { MAX_SWITCHES };
         let deviation = match (&raw.rate, &raw.state) {
             (Some(rate), None) => Deviation::Rate(self.rate("the rate of the exception", rate)?),
             (None, Some(state)) => {
-                self.choice("a state of a NIC", state, &[((), "down")])?;
+                self.choice("a state of a port", state, &[((), "down")])?;
                 Deviation::Down
             }
             (Some(_), Some(state)) => {
@@ -204,12 +272,17 @@ impl Reader<'_> {
                 )));
             }
         };
+        let rate_at = raw.rate.as_ref().map(|rate| rate.span.clone());
         Ok(Exception {
-            host: raw.host.value.clone(),
-            nic: self.optional_number("nic", raw.nic.as_ref(), 0, MAX_PER_HOST)?,
+            owner,
+            name: name.value.clone(),
+            port: self.optional_number("the port", port.as_ref(), 0, most)?,
             deviation,
-            host_at: Some(raw.host.span.clone()),
-            nic_at: raw.nic.as_ref().map(|n| n.span.clone()),
+            places: ExceptionPlaces {
+                name: Some(name.span.clone()),
+                port: port.as_ref().map(|port| port.span.clone()),
+                deviation: rate_at.or_else(|| raw.state.as_ref().map(|state| state.span.clone())),
+            },
         })
     }
 }

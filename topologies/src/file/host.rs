@@ -9,7 +9,7 @@ use super::values::{MAX_PER_HOST, MAX_SOCKETS, Reader, text_of};
 use crate::catalogue;
 use crate::error::{TopologiesError, quote};
 use crate::plan::{GpuPlan, HostPlan, ManagementPlan, NicPlan, NvlinkKind, NvlinkPlan, PciePlan};
-use crate::raw::{At, RawGpus, RawManagement, RawNics, RawNvlink, RawPcie, RawRate, RawStorage};
+use crate::raw::{At, RawGpus, RawList, RawManagement, RawNics, RawNvlink, RawPcie, RawRate, RawStorage};
 
 /// Most ports of a card.
 const MAX_PORTS: u32 = 4;
@@ -140,12 +140,12 @@ impl Reader<'_> {
         })
     }
 
-    fn nic_names(&self, list: &At<String>, count: u32) -> Result<Vec<String>, TopologiesError> {
+    fn nic_names(&self, list: &At<RawList>, count: u32) -> Result<Vec<String>, TopologiesError> {
         let names = self.expand(list, "mlx5_[0,3-6]", "devices are listed as Slurm lists hosts")?;
         if names.len() != count as usize {
             return Err(self.contradiction(
                 &list.span,
-                format!("count is {count}, but `{}` names {} NICs", quote(&list.value), names.len()),
+                format!("count is {count}, but `{}` names {} NICs", quote(&list.value.0), names.len()),
                 &format!("{} names", names.len()),
                 "one name per port",
             ));

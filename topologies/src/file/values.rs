@@ -7,7 +7,7 @@ use collcast_sim::units::{Bandwidth, SimDuration, parse_rate, parse_time};
 use crate::cluster::MAX_GPUS;
 use crate::error::{Source, TopologiesError, quote};
 use crate::hostlist;
-use crate::raw::{At, RawRate, Scalar};
+use crate::raw::{At, RawList, RawRate, Scalar};
 
 /// Most GPUs, NICs or NVLinks of one host: far above any machine, and a bound on memory.
 pub const MAX_PER_HOST: u32 = 1024;
@@ -104,9 +104,9 @@ impl Reader<'_> {
     }
 
     /// The names of a host list, which NICs have too.
-    pub(super) fn expand(&self, list: &At<String>, example: &str, hint: &str) -> Result<Vec<String>, TopologiesError> {
-        hostlist::expand(&list.value).map_err(|error| {
-            let message = format!("`{}` is not a host list: {error}", quote(&list.value));
+    pub(super) fn expand(&self, list: &At<RawList>, example: &str, hint: &str) -> Result<Vec<String>, TopologiesError> {
+        hostlist::expand(&list.value.0).map_err(|error| {
+            let message = format!("`{}` is not a host list: {error}", quote(&list.value.0));
             self.value(&list.span, message, &format!("expected a list such as \"{example}\""), hint)
         })
     }

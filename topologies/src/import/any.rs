@@ -8,7 +8,7 @@ use crate::builtin::spec_any;
 use crate::cluster::{ClusterSpec, HostGroup};
 use crate::error::{Diagnostic, Source, quote};
 use crate::export;
-use crate::file::{Format, format};
+use crate::file::{Format, format, is_topology_file};
 use crate::host::HostSpec;
 use crate::listed::{Listed, ec2, ibnet, slurm};
 use crate::xml::{self, Document, TemplateSpec};
@@ -64,8 +64,8 @@ pub fn import_text(source: Source<'_>, like: Option<&str>) -> Result<Imported, T
             let like = needed(source, like)?;
             let (text, notes) = astra::read(source, &base(like)?, like)?;
             // What cannot be drawn is refused here and not by who reads the result.
-            let mut none = |_: &str| Err(std::io::Error::other("no file"));
-            crate::file::read(&text, source.file, &mut none)?.build()?;
+            let mut named = |name: &str| crate::input::read(Path::new(name));
+            crate::file::read(&text, source.file, &mut named)?.build()?;
             return Ok(Imported { text, notes });
         }
         Format::Machine => return of_machine(source, like),
@@ -74,19 +74,22 @@ pub fn import_text(source: Source<'_>, like: Option<&str>) -> Result<Imported, T
     Ok(Imported { text: export::toml(&listed), notes: listed.notes })
 }
 
-/// A machine that hosts of a topology file can be like: a built-in, or one host of NCCL's XML or nvidia-smi.
+/// A machine that hosts of a topology file can be like: a built-in, a topology file with one kind of host, or one host of
+/// NCCL's XML or nvidia-smi.
 fn base(name: &str) -> Result<ClusterSpec, TopologiesError> {
     let spec = spec_any(name)?;
-    let plain = spec.groups.len() == 1 && spec.host_count() == 1 && spec.exceptions.is_empty();
-    if crate::texts::text(name).is_some() || (plain && !name.to_ascii_lowercase().ends_with(".toml")) {
+    let plain = spec.host_count() == 1 && spec.exceptions.is_empty();
+    if spec.groups.len() == 1 && (plain || is_topology_file(name)) || crate::texts::text(name).is_some() {
         return Ok(spec);
     }
     Err(TopologiesError::Contradiction(Box::new(Diagnostic {
-        message: format!("hosts cannot be like the topology file `{}`", quote(name)),
+        message: format!("hosts cannot be like `{}`, which has several kinds of them, or several hosts", quote(name)),
         file: name.to_owned(),
         at: None,
         label: String::new(),
-        hint: "--like takes a built-in (collcast topo list), or one host as NCCL topology XML".to_owned(),
+        hint: "--like takes a built-in (collcast topo list), a topology file with one [[hosts]] table, or one host as NCCL \
+               topology XML"
+            .to_owned(),
     })))
 }
 

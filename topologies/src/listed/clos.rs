@@ -108,18 +108,18 @@ impl Cables {
             if let (Some(is), Some(usual)) = (adapter.rate, usual)
                 && is < usual
             {
-                exceptions.push(exception(&adapter.host, *nic, Deviation::Rate(is)));
+                exceptions.push(Exception::of_nic(&adapter.host, *nic, Deviation::Rate(is)));
             }
         }
         for host in &hosts {
             let lacking = (0..).take(wanted.len()).filter(|&nic| !there.contains(&(host.as_str(), nic)));
-            exceptions.extend(lacking.map(|nic| exception(host, nic, Deviation::Down)));
+            exceptions.extend(lacking.map(|nic| Exception::of_nic(host, nic, Deviation::Down)));
         }
         for e in exceptions.iter().take(8) {
-            let nic = e.nic.unwrap_or(0);
+            let nic = e.port.unwrap_or(0);
             notes.push(match e.deviation {
-                Deviation::Rate(rate) => format!("NIC {nic} of {} runs at {rate}", e.host),
-                Deviation::Down => format!("NIC {nic} of {} is not in the list: taken as down", e.host),
+                Deviation::Rate(rate) => format!("NIC {nic} of {} runs at {rate}", e.name),
+                Deviation::Down => format!("NIC {nic} of {} is not in the list: taken as down", e.name),
             });
         }
         if exceptions.len() > 8 {
@@ -147,10 +147,6 @@ impl Cables {
             ..Listing::default()
         })
     }
-}
-
-fn exception(host: &str, nic: u32, deviation: Deviation) -> Exception {
-    Exception { host: host.to_owned(), nic: Some(nic), deviation, host_at: None, nic_at: None }
 }
 
 /// What there is most of.

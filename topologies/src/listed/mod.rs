@@ -122,6 +122,7 @@ impl Listing {
             fabric,
             exceptions: self.exceptions,
             assumptions: base.assumptions,
+            cut: false,
         };
         // What cannot be drawn is refused here and not by who reads the result.
         cluster.build()?;
