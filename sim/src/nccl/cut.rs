@@ -42,6 +42,8 @@ pub struct Limits {
     pub hosts: u32,
     /// Ranks of a host, of the host with the fewest.
     pub ranks_per_host: u32,
+    /// Heads of a host with NVLS tree; each of its ranks where `None`.
+    pub heads: Option<u32>,
     /// Version of NCCL whose rules cut.
     pub version: Version,
     /// See [`Settings::spread`](crate::predict::Settings::spread).
@@ -63,6 +65,7 @@ impl Default for Limits {
             registered: false,
             hosts: 1,
             ranks_per_host: 8,
+            heads: None,
             version: Version::NEWEST,
             spread: false,
         }
@@ -114,7 +117,7 @@ impl Plan {
             aggregate,
             old: Old::default(),
         };
-        old::recut(call, &mut plan, heads(limits), &Rules::of(limits.version));
+        old::recut(call, &mut plan, heads(algorithm, limits), &Rules::of(limits.version));
         plan
     }
 
@@ -376,14 +379,15 @@ pub(super) fn worthwhile(most: u64, bytes: u64, per_channel: u64) -> u64 {
 }
 
 /// Ranks of a host that each answer for a slice of what switches reduce.
-fn heads(limits: &Limits) -> u64 {
-    u64::from(limits.ranks_per_host.max(1)).min(MAX_NVLS_HEADS as u64)
+fn heads(algorithm: Algorithm, limits: &Limits) -> u64 {
+    let known = limits.heads.filter(|_| algorithm == Algorithm::NvlsTree);
+    u64::from(known.unwrap_or(limits.ranks_per_host).max(1)).min(MAX_NVLS_HEADS as u64)
 }
 
 /// Bytes of a chunk of NVLS, NVLS tree and CollNet, at most `most` (`src/enqueue.cc`). NCCL also lowers that of
 /// NVLS over several hosts where its own model says less than 150 GB/s, which is left out.
 fn in_switch_chunk(algorithm: Algorithm, (bytes, channels): (u64, u64), most: u64, limits: &Limits) -> u64 {
-    let heads = heads(limits);
+    let heads = heads(algorithm, limits);
     // All channels times all heads, and the rule compares the whole message.
     let parts = channels * if algorithm == Algorithm::CollnetChain { 1 } else { heads };
     let below = |times: u64, chunk: u64| bytes < times * parts * chunk;

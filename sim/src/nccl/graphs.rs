@@ -58,6 +58,26 @@ pub struct Graph {
     pub paths: Vec<Vec<ChannelPath>>,
 }
 
+impl Graph {
+    /// `[node]`: the GPUs that head its channels, each once, with its NIC. Every node has as many as the one with the
+    /// fewest, so that a dead NIC takes a head from all of them (NCCL 2.30 `src/graph/connect.cc`, `search.cc`, restated).
+    pub fn heads(&self) -> Vec<Vec<(u32, u32)>> {
+        let of_node = |paths: &Vec<ChannelPath>| {
+            let mut heads: Vec<(u32, u32)> = Vec::new();
+            for (&head, (nic, _)) in paths.iter().filter_map(|path| path.gpus.first().zip(path.nics)) {
+                if !heads.iter().any(|&(known, _)| known == head) {
+                    heads.push((head, nic));
+                }
+            }
+            heads
+        };
+        let mut heads: Vec<Vec<(u32, u32)>> = self.paths.iter().map(of_node).collect();
+        let fewest = heads.iter().map(Vec::len).min().unwrap_or(0);
+        heads.iter_mut().for_each(|of_node| of_node.truncate(fewest));
+        heads
+    }
+}
+
 /// All graphs of a communicator and what else its cost model looks at.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Graphs {
@@ -95,6 +115,14 @@ pub struct Graphs {
     pub nvls_chunks: (Bytes, Option<Bytes>),
     /// Channels of the communicator for send and receive, and those for one peer.
     pub p2p_channels: (u32, u32),
+}
+
+impl Graphs {
+    /// Heads of each node with NVLS tree, where there is a graph for it.
+    pub fn heads(&self) -> Option<u32> {
+        let heads = self.nvls.as_ref()?.heads();
+        u32::try_from(heads.first()?.len()).ok().filter(|&count| count > 0)
+    }
 }
 
 /// CPU vendors that NCCL's constants tell apart.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use crate::ids::Rank;
 use crate::nccl::Transport;
 use crate::nccl::graphs::{ChannelPath, Graph, Graphs, Pattern};
+use crate::nccl::plan::MAX_NVLS_HEADS;
 use crate::nccl::search::{self, Node};
-use crate::schedule::{Chains, Order, Rail};
+use crate::schedule::{Chains, Head, Order, Rail};
 use crate::topology::Topology;
 
 /// In which order rings and trees visit the first `ranks` GPUs of a machine: as NCCL's search lays
@@ -60,5 +61,18 @@ pub fn order_by(topology: &Topology, graphs: &Graphs, transport: &Transport) -> 
     let of_a_tree = channels(&graphs.tree).len();
     let chains = Chains { ranks, of_a_tree, children, rails: rails(&graphs.tree) };
     let collnet = graphs.collnet_chain.as_ref().map(|graph| channels(graph).map(|c| path(graph, c)).collect());
-    Order { rings, rails: rails(&graphs.ring), chains: Some(chains), collnet, hosts }
+    let heads = |graph: &Graph| {
+        let of_node = |(node, heads): (&Node, Vec<(u32, u32)>)| -> Vec<Head> {
+            heads.into_iter().filter_map(|(gpu, nic)| Some(Head { rank: node.rank(gpu)?, nic })).collect()
+        };
+        let heads: Vec<Vec<Head>> = nodes.iter().zip(graph.heads()).map(of_node).collect();
+        let fewest = hosts.iter().map(Vec::len).min().unwrap_or(0).min(MAX_NVLS_HEADS);
+        let first = |(heads, ranks): (&Vec<Head>, &Vec<u32>)| {
+            heads.len() == fewest && heads.iter().zip(ranks).all(|(head, &rank)| head.rank == rank)
+        };
+        let none = heads.iter().any(Vec::is_empty);
+        (!none && !heads.iter().zip(&hosts).all(first)).then_some(heads)
+    };
+    let nvls_tree = graphs.nvls.as_ref().and_then(heads);
+    Order { rings, rails: rails(&graphs.ring), chains: Some(chains), collnet, nvls_tree, hosts }
 }

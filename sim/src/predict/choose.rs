@@ -72,6 +72,7 @@ impl Predictor<'_> {
             },
             hosts: graphs.hosts,
             ranks_per_host: graphs.ranks_per_host.0,
+            heads: graphs.heads(),
             version,
             spread: settings.spread,
         }

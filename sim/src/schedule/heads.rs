@@ -15,7 +15,7 @@ use smallvec::{SmallVec, smallvec};
 use super::form::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, c};
 use super::tree::double_tree;
-use super::{Call, Conn, End, Generator, Order, Worker};
+use super::{Call, Conn, End, Generator, Head, Order, Worker};
 use crate::collective::{Algorithm, Collective};
 use crate::ids::{ChannelId, Lane, Rank};
 use crate::nccl::plan::{MAX_NVLS_HEADS, Plan};
@@ -69,10 +69,11 @@ enum Role {
 struct Heads {
     call: Call,
     plan: Plan,
+    /// Ranks of each host, its heads first.
     hosts: Vec<Vec<u32>>,
     /// Host of each rank and its place there.
     places: Vec<(usize, usize)>,
-    /// Heads of each host: its first ranks.
+    /// Heads of each host: the first in its list.
     heads: usize,
     /// The switch of a host combines and multicasts.
     switch: bool,
@@ -82,8 +83,8 @@ struct Heads {
 }
 
 /// The parity of a channel tells trees apart. A round has a chunk for each head, or one for each host.
-pub(super) fn form(call: &Call, order: &Order) -> Form {
-    let heads = order.hosts.iter().map(Vec::len).min().unwrap_or(1).min(MAX_NVLS_HEADS) as u64;
+pub(super) fn form(call: &Call, plan: &Plan, order: &Order) -> Form {
+    let heads = count(plan.algorithm, order) as u64;
     let hosts = order.hosts.len() as u64;
     match call.collective {
         Collective::AllReduce => Form { channels: 2, chunks: heads, sends: heads + 3, each: 1 },
@@ -91,15 +92,35 @@ pub(super) fn form(call: &Call, order: &Order) -> Form {
     }
 }
 
+/// Heads of each host.
+fn count(algorithm: Algorithm, order: &Order) -> usize {
+    let fewest = match order.heads(algorithm) {
+        Some(heads) => heads.iter().map(Vec::len).min(),
+        None => order.hosts.iter().map(Vec::len).min(),
+    };
+    fewest.unwrap_or(1).min(MAX_NVLS_HEADS)
+}
+
+/// The ranks of each host, its heads first.
+fn heads_first(algorithm: Algorithm, order: &Order) -> Vec<Vec<u32>> {
+    let Some(heads) = order.heads(algorithm) else { return order.hosts.clone() };
+    let of_host = |(heads, ranks): (&Vec<Head>, &Vec<u32>)| {
+        let heads: Vec<u32> = heads.iter().map(|head| head.rank).collect();
+        let others = ranks.iter().filter(|rank| !heads.contains(rank));
+        heads.iter().chain(others).copied().collect()
+    };
+    heads.iter().zip(&order.hosts).map(of_host).collect()
+}
+
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
-    let hosts = order.hosts.clone();
+    let hosts = heads_first(plan.algorithm, order);
     let mut places = vec![(0, 0); call.ranks as usize];
     for (host, ranks) in hosts.iter().enumerate() {
         for (place, &rank) in ranks.iter().enumerate() {
             places[rank as usize] = (host, place);
         }
     }
-    let heads = hosts.iter().map(Vec::len).min().unwrap_or(1).min(MAX_NVLS_HEADS);
+    let heads = count(plan.algorithm, order);
     let largest = hosts.iter().map(Vec::len).max().unwrap_or(1);
     let switch = plan.algorithm != Algorithm::CollnetDirect;
     let across = match plan.algorithm {

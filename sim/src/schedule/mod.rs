@@ -31,7 +31,7 @@ use std::sync::Arc;
 pub use conn::{Conn, End};
 pub use error::ScheduleError;
 pub use fits::{check_fits, check_supported};
-pub use order::{Chains, Order, Rail};
+pub use order::{Chains, Head, Order, Rail};
 pub use pattern::Pattern;
 pub use valid::{MAX_CHANNELS, valid_algorithms, valid_protocols};
 pub use worker::{Generator, Worker};
@@ -93,6 +93,7 @@ impl Schedule {
         let (rails, hosts) = match plan.algorithm {
             Algorithm::Tree => (tree::rails(&order), order.host_of_ranks(call.ranks)),
             Algorithm::Ring => (order.rails.clone(), order.host_of_ranks(call.ranks)),
+            Algorithm::NvlsTree if order.nvls_tree.is_some() => (Vec::new(), order.host_of_ranks(call.ranks)),
             // Heads and peers take the NICs next to them.
             _ => (Vec::new(), Arc::default()),
         };
@@ -113,10 +114,14 @@ impl Schedule {
     /// The NICs (by their numbers in host or NVLink domain) through which two ranks of different ones
     /// exchange a channel's data; `None` where the nearest will do.
     pub fn nics(&self, (src, dst): (Rank, Rank), channel: ChannelId) -> Option<(u32, u32)> {
-        let rails = self.rails.get(channel.index() % self.rails.len().max(1))?;
+        let heads = self.order.as_ref().and_then(|order| order.heads(self.plan.algorithm));
+        let rails = self.rails.get(channel.index() % self.rails.len().max(1));
         let nic = |rank: Rank| {
             let host = *self.hosts.get(rank.index())?;
-            let rail = rails.get(host as usize)?;
+            if let Some(heads) = heads {
+                return heads.get(host as usize)?.iter().find(|head| head.rank == rank.0).map(|head| (host, head.nic));
+            }
+            let rail = rails?.get(host as usize)?;
             Some((host, if rail.first == rank.0 { rail.enter } else { rail.leave }))
         };
         let ((from, leave), (to, enter)) = nic(src).zip(nic(dst))?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::collective::Algorithm;
 use crate::ids::ChannelId;
 
 /// By which NICs a channel enters and leaves a host.
@@ -13,6 +14,15 @@ pub struct Rail {
     pub enter: u32,
     /// Number in the host or domain of the NIC of any other rank.
     pub leave: u32,
+}
+
+/// A rank that answers for a part of the data, and the number in the host or domain of its NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Head {
+    /// The rank.
+    pub rank: u32,
+    /// By which it talks to the heads of other hosts.
+    pub nic: u32,
 }
 
 /// How trees run inside hosts and join them.
@@ -42,12 +52,15 @@ pub struct Order {
     pub chains: Option<Chains>,
     /// `[channel][host]`: chains of CollNet chain, their heads first; `None`: as in the rings.
     pub collnet: Option<Vec<Vec<Vec<u32>>>>,
+    /// `[host]`: heads of NVLS tree, those in the same place of each list together; `None`: the first ranks of each host,
+    /// as many as the smallest has, by the NICs next to them.
+    pub nvls_tree: Option<Vec<Vec<Head>>>,
 }
 
 impl Order {
     /// Rings without chosen NICs, and trees that follow them.
     pub fn of_rings(rings: Vec<Arc<[u32]>>, hosts: Vec<Vec<u32>>) -> Self {
-        Self { rings, hosts, rails: Vec::new(), chains: None, collnet: None }
+        Self { rings, hosts, rails: Vec::new(), chains: None, collnet: None, nvls_tree: None }
     }
 
     /// All ranks on one host, visited by number.
@@ -65,6 +78,11 @@ impl Order {
     /// The order of a channel.
     pub fn ring(&self, channel: ChannelId) -> &Arc<[u32]> {
         &self.rings[channel.index() % self.rings.len()]
+    }
+
+    /// The heads of an algorithm, where they are others than the first ranks of each host.
+    pub(super) fn heads(&self, algorithm: Algorithm) -> Option<&Vec<Vec<Head>>> {
+        self.nvls_tree.as_ref().filter(|_| algorithm == Algorithm::NvlsTree)
     }
 
     /// Place in [`Order::hosts`] of the host of each rank.

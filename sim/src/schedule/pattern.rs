@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 use super::form::Form;
 use super::program::Shape;
 use super::verify::MAX_CLOCKED_WORKERS;
-use super::{Call, Chains, MAX_CHANNELS, Order, Schedule, ScheduleError};
+use super::{Call, Chains, Head, MAX_CHANNELS, Order, Schedule, ScheduleError};
 use super::{chain, coll_tree, direct, heads, pat, ring, tree};
 use crate::collective::{Algorithm, ReduceOp};
 use crate::ids::{ChannelId, Lane, Rank};
@@ -26,7 +26,7 @@ impl Form {
             Algorithm::Direct => direct::form(call, plan),
             Algorithm::Pat if call.ranks > 1 => pat::form(call, plan),
             Algorithm::CollTree if call.ranks > 1 => coll_tree::form(order),
-            Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect => heads::form(call, order),
+            Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect => heads::form(call, plan, order),
             Algorithm::CollnetChain => chain::form(order),
             _ => ring::form(call, order),
         }
@@ -219,12 +219,24 @@ impl Order {
             children: chains.children,
             rails: Vec::new(),
         });
+        let hosts: Vec<Vec<u32>> = of_hosts(&self.hosts);
+        // Where a host keeps none of its heads, its first ranks are.
+        let head = |head: &Head| Some(Head { rank: number(&head.rank)?, ..*head });
+        let heads = |heads: &Vec<Vec<Head>>| -> Vec<Vec<Head>> {
+            heads
+                .iter()
+                .map(|heads| heads.iter().filter_map(head).collect::<Vec<_>>())
+                .filter(|h| !h.is_empty())
+                .collect()
+        };
+        let nvls_tree = self.nvls_tree.as_ref().map(heads).filter(|heads| heads.len() == hosts.len());
         Self {
             rings: self.rings.iter().map(|ring| some(ring).into()).collect(),
-            hosts: of_hosts(&self.hosts),
             rails: Vec::new(),
             chains,
             collnet: self.collnet.as_ref().map(of_channels),
+            nvls_tree,
+            hosts,
         }
     }
 }
