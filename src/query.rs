@@ -122,6 +122,9 @@ impl Query {
     }
 }
 
+/// What predictions assume of switches in a network that reduce.
+pub const SHARP_LEVELS: &str = "assumed: every switch on the way reduces (SHARP), whatever its level, and one latency holds for all \
+                                depths; the levels and jobs that an aggregation manager allows are not modelled";
 /// What predictions say that rest on constants of switches which nobody measured.
 pub const UNMEASURED_SWITCHES: &str =
     "reduction and multicast in switches: constants cited from NCCL's cost model, not measured";

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use collcast_hwbackend::read::ENVIRONMENT;
 use collcast_reports::model::Input;
+use collcast_reports::ports;
 use collcast_sim::collective::Launch;
 use collcast_sim::domain::Basis;
 use collcast_sim::ids::{HostId, Rank};
@@ -318,9 +319,10 @@ pub fn told(topology: &Topology, nccl: Option<&str>, env: &[(String, String)]) -
         .map_err(|e| Error::Usage { message: format!("--env: {e}"), hint: None })?;
     let mut told = Told {
         settings: Settings { version: Some(rules), nccl: environment.settings, transport, ..Settings::default() },
-        warnings: environment.warnings,
+        warnings: ports::warnings(topology),
         ..Told::default()
     };
+    told.warnings.extend(environment.warnings);
     told.notes.extend(note);
     let plain = |pairs: &[(String, String)]| {
         let quoted = |value: &str| match value.contains(char::is_whitespace) {

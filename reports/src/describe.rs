@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::machine::{bundles_from, gpus_text, is_fabric_switch, level_text, nics_text, rate_text};
 use crate::model::{Column, Report, Status, Table, Verdict};
+use crate::ports;
 
 /// The facts of a machine, and everything that was assumed about it.
 ///
@@ -21,6 +22,7 @@ use crate::model::{Column, Report, Status, Table, Verdict};
 pub fn describe(topology: &Topology) -> Report {
     let mut report = Report::new("topology", env!("CARGO_PKG_VERSION"));
     report.assumptions.clone_from(&topology.assumptions);
+    report.warnings = ports::warnings(topology);
     let hosts: Vec<usize> = hosts_with_gpus(topology);
     let mut facts = Facts::default();
     let mut machine = Map::new();
@@ -44,6 +46,7 @@ pub fn describe(topology: &Topology) -> Report {
     machine.insert("host_kinds".to_owned(), kinds.iter().map(|kind| kind.json(topology)).collect());
     let cut = bisection(topology);
     add_fabric(topology, cut, &mut facts, &mut machine);
+    add_ports(topology, &mut facts, &mut machine);
 
     let software = &topology.software;
     let nccl = software.nccl.map(|version| version.to_string());
@@ -315,6 +318,24 @@ fn add_fabric(topology: &Topology, cut: Bisection, facts: &mut Facts, machine: &
     machine.insert("network_bisection_gbps".to_owned(), json!(gbps(cut.network)));
     machine.insert("nvlink_bisection_gbps".to_owned(), json!(gbps(cut.nvlink)));
     machine.insert("oversubscription".to_owned(), json!(oversubscription));
+}
+
+/// Ports that are dead, and the slowest.
+fn add_ports(topology: &Topology, facts: &mut Facts, machine: &mut Map<String, Value>) {
+    let down = ports::down(topology);
+    if !down.is_empty() {
+        facts.add("ports down", ports::names(topology, &down));
+    }
+    let slow = ports::slow(topology);
+    let slowest = slow.iter().map(|slow| slow.rate).min();
+    if let Some(rate) = slowest {
+        let of: Vec<_> = slow.iter().filter(|slow| slow.rate == rate).collect();
+        let usual = of.iter().map(|slow| slow.usual.get()).max().unwrap_or(0);
+        let names = ports::names(topology, &of.iter().map(|slow| slow.port).collect::<Vec<_>>());
+        facts.add("slowest port", format!("{names}: {}, peers {}", rate_text(rate.get()), rate_text(usual)));
+    }
+    machine.insert("ports_down".to_owned(), json!(down.len()));
+    machine.insert("slowest_port_gbps".to_owned(), json!(slowest.map(Bandwidth::gb_per_s)));
 }
 
 /// Whether nobody knows what the fabric carries.

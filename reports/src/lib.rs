@@ -13,7 +13,7 @@
 //! - [`html`]: one page with pictures: [`figure`] is what they show, `svg` draws them, in colours of [`palette`];
 //! - [`read`]: a result in JSON, as a report again;
 //! - [`chart`]: curves over sizes, measured and predicted;
-//! - [`draw`], [`describe`]: a machine as a picture and as one screen of facts.
+//! - [`draw`], [`describe`]: a machine as a picture and as one screen of facts; [`ports`]: which of its NICs are odd.
 
 pub mod chart;
 pub mod csv;
@@ -30,6 +30,7 @@ pub mod model;
 pub mod nccl_tests;
 pub mod palette;
 pub mod perfetto;
+pub mod ports;
 pub mod read;
 pub mod sarif;
 mod svg;

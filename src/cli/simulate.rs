@@ -124,7 +124,11 @@ fn run_call(args: &Args) -> Result<Code, Error> {
     }
     let request = forecast::Request { queries, explain: call.explain_choice, ..forecast::Request::default() };
     let outcome = watched("simulating", |watch| {
-        forecast::forecast(&site, &forecast::Request { watch: watch.clone(), ..request })
+        let mut outcome = forecast::forecast(&site, &forecast::Request { watch: watch.clone(), ..request })?;
+        if let Some(row) = outcome.rows.first() {
+            outcome.warnings.extend(forecast::without_slow_ports(&site, row)?);
+        }
+        Ok::<_, Error>(outcome)
     })?;
     if let (Some(path), Some(row)) = (&args.timeline, outcome.rows.first()) {
         write_timeline(path, &timeline(&site, row)?)?;

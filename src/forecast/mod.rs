@@ -3,6 +3,7 @@
 pub mod explain;
 pub mod group;
 pub mod pictures;
+mod ports;
 mod row;
 pub mod scaling;
 pub mod timeline;
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_hwbackend::read::UNSAID;
 use collcast_reports::model::Input;
-use collcast_sim::collective::Collective;
+use collcast_sim::collective::{Algorithm, Collective};
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::predict::{PredictError, Prediction, Predictor};
 use rayon::prelude::*;
@@ -20,11 +21,12 @@ use serde::Serialize;
 use crate::confidence::Grounds;
 use crate::error::Error;
 use crate::health::reached;
-use crate::query::{Query, UNMEASURED_SWITCHES};
+use crate::query::{Query, SHARP_LEVELS, UNMEASURED_SWITCHES};
 use crate::shard::Shard;
 use crate::site::{Site, assumptions};
 use crate::watch::Watch;
 use explain::Explained;
+pub use ports::without_slow_ports;
 pub use row::{Asked, Row};
 use scaling::Scaling;
 
@@ -132,6 +134,14 @@ pub fn merged(
         }),
     );
     notes.extend(published(parts));
+    let graphs = |row: &Row| predictors.last().map(|of| of.graph(row.ranks, &row.query.settings(last.settings())));
+    notes.extend(rows.last().and_then(graphs).and_then(|graphs| ports::more_channels(&last.topology, &graphs)));
+    let in_network = |row: &&Row| match row.algorithm {
+        Algorithm::CollnetDirect | Algorithm::CollnetChain => true,
+        Algorithm::Nvls => graphs(row).is_some_and(|graphs| graphs.hosts > 1),
+        _ => false,
+    };
+    notes.extend(rows.iter().find(in_network).map(|_| SHARP_LEVELS.to_owned()));
     if grounds.beyond.switches() {
         notes.push(UNMEASURED_SWITCHES.to_owned());
     }
