@@ -18,7 +18,6 @@ const BUILTIN: &[(&str, &str)] = &[
     ("a100-efa-published", include_str!("../../profiles/a100-efa-published.toml")),
     ("a100-ib-published", include_str!("../../profiles/a100-ib-published.toml")),
     ("hopper-ib-published", include_str!("../../profiles/hopper-ib-published.toml")),
-    ("hopper-efa-published", include_str!("../../profiles/hopper-efa-published.toml")),
     ("b200-ib-published", include_str!("../../profiles/b200-ib-published.toml")),
     ("gb200-published", include_str!("../../profiles/gb200-published.toml")),
 ];
