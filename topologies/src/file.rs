@@ -19,6 +19,7 @@ use crate::cluster::{ClusterSpec, HostGroup, MAX_GPUS};
 use crate::error::{Diagnostic, Source, TopologiesError, quote};
 use crate::fabric::FabricSpec;
 use crate::host::HostSpec;
+use crate::input::is_topology_file;
 use crate::plan::{GpuPlan, HostPlan, draw_management, draw_nics};
 use crate::raw::{At, RawFile, RawHost};
 use crate::texts;
@@ -117,11 +118,6 @@ pub fn read_any(bytes: &[u8], file: &str, load: Loader<'_>) -> Result<ClusterSpe
 /// Whether mistakes of a text are best told as those of a topology file: by its name, its schema, or as it is TOML.
 fn is_meant_as_toml(source: Source<'_>) -> bool {
     is_topology_file(source.file) || source.text.contains(SCHEMA) || source.text.parse::<toml::Table>().is_ok()
-}
-
-/// Whether a name is that of a topology file rather than of a built-in.
-pub(crate) fn is_topology_file(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"))
 }
 
 /// What a file that says something of a machine is.

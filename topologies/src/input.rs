@@ -7,6 +7,11 @@ use std::io::{Error, ErrorKind, Read as _, Result};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+/// Whether a name is that of a topology file rather than of a built-in.
+pub(crate) fn is_topology_file(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"))
+}
+
 /// Longest file that is read, in bytes: 64 MiB, far above any real one.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
 

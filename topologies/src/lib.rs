@@ -12,6 +12,7 @@ pub mod builtin;
 pub mod catalogue;
 pub mod cluster;
 pub mod error;
+pub mod exception;
 pub mod export;
 pub mod fabric;
 pub mod file;

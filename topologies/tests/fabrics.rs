@@ -253,8 +253,8 @@ fn files_say_the_latency_of_nics() {
     assert_eq!((latency(""), latency("latency = \"20 us\""), latency("latency = \"0 us\"")), (75.0, 20.0, 0.0));
 }
 
-/// Goal: hosts of different kinds and counts work together. A slow port sets the pace of who must use
-/// it; the search lays no ring through it.
+/// Goal: hosts of different kinds and counts work together. The search lays no ring through a slow port, and makes no GPU
+/// beside it a head of an NVLS tree.
 #[test]
 fn hosts_may_differ() {
     let mixed = |rate: &str| {
@@ -271,9 +271,10 @@ fn hosts_may_differ() {
     }
     let slow = mixed("20 Gb/s");
     let ratio = |algorithm| time_by(&slow, algorithm, 8) / time_by(&whole, algorithm, 8);
-    assert!(ratio(Algorithm::NvlsTree) > 4.0, "one port of 2.5 GB/s sets the pace");
-    let ring = ratio(Algorithm::Ring);
-    assert!((1.0..2.0).contains(&ring), "rings avoid it: {ring}");
+    for algorithm in [Algorithm::NvlsTree, Algorithm::Ring] {
+        let ratio = ratio(algorithm);
+        assert!((1.0..2.0).contains(&ratio), "{algorithm} avoids 2.5 GB/s: {ratio}");
+    }
 }
 
 /// Goal: a cluster below one unit of a rail-optimised fabric has spines too: a lost NIC, or hosts without PXN, send
@@ -325,7 +326,7 @@ fn a_lost_nic_is_no_head() {
     let times = [&[][..], &[2], &[2, 3], &[2, 3, 5]].map(|dead| time_by(&cluster(dead), Algorithm::NvlsTree, 16));
     assert!(times.windows(2).all(|two| two[0] < two[1]), "{times:?}");
     let share = times[2] / times[0];
-    assert!((1.2..1.5).contains(&share), "6 NICs for 8: {share}");
+    assert!(share < 1.4, "6 NICs for 8, and none has two shares: {share}");
 }
 
 /// Goal: a cable above a leaf that is slow or down takes its share from the leaf; with hashing it is a cable of its own.

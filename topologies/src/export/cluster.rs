@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use crate::cluster::{Deviation, Owner};
+use crate::exception::{Deviation, Owner};
 use crate::fabric::{FabricKind, FabricSpec, Oversubscription, Routing};
-use crate::file::is_topology_file;
 use crate::hostlist::compress;
+use crate::input::is_topology_file;
 use crate::listed::Listed;
 use crate::raw::SCHEMA;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_sim::units::Bandwidth;
 
-use crate::cluster::{Deviation, Exception};
+use crate::exception::{Deviation, Exception};
 
 /// What an exception met when the network was drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

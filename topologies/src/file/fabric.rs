@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::values::{MAX_GPUS_U32, MAX_PER_HOST, Reader};
-use crate::cluster::{Deviation, Exception, ExceptionPlaces, MAX_GPUS, Owner};
+use crate::cluster::MAX_GPUS;
 use crate::error::{TopologiesError, quote};
+use crate::exception::{Deviation, Exception, ExceptionPlaces, Owner};
 use crate::fabric::{
     FabricKind, FabricPlaces, FabricSpec, LeafSpec, MAX_SWITCHES, Oversubscription, Ports, Routing, SpineSpec, Tree,
     TreeSwitch,

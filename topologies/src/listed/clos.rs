@@ -6,8 +6,8 @@ use collcast_sim::units::Bandwidth;
 
 use super::slurm::few;
 use super::{ListedHosts, Listing, plain_name};
-use crate::cluster::{Deviation, Exception};
 use crate::error::{Source, TopologiesError};
+use crate::exception::{Deviation, Exception};
 use crate::fabric::{Ports, TreeSwitch};
 
 /// A cable between two switches, by their places.

@@ -8,8 +8,9 @@ pub mod slurm;
 
 use std::collections::BTreeSet;
 
-use crate::cluster::{ClusterSpec, Exception, HostGroup};
+use crate::cluster::{ClusterSpec, HostGroup};
 use crate::error::{Diagnostic, TopologiesError, quote};
+use crate::exception::Exception;
 use crate::fabric::{FabricKind, FabricPlaces, FabricSpec, Oversubscription, Ports, Routing, Tree, TreeSwitch};
 use crate::host::HostSpec;
 
