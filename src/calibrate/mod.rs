@@ -254,12 +254,7 @@ fn may_move(request: &Request, name: &str) -> bool {
     (request.fit.is_empty() || any(&request.fit)) && !any(&request.keep)
 }
 
-fn notes(
-    request: &Request,
-    machines: &Machines,
-    usable: &Usable<'_>,
-    misleading: &BTreeSet<Constant>,
-) -> Vec<String> {
+fn notes(request: &Request, machines: &Machines, usable: &Usable<'_>, misleading: &BTreeSet<Constant>) -> Vec<String> {
     let of = |t: &Topology| format!("topology {}: {} GPUs", t.name, t.ranks());
     let mut notes: Vec<String> = machines.topologies.iter().map(of).collect();
     let (rows, min, small) = (usable.rows.len(), request.min_size.0, usable.small);

@@ -1,6 +1,7 @@
 //! What dead and slow ports do to a call, beyond the time that it takes.
 
 use collcast_reports::ports::{down, names, slow};
+use collcast_sim::engine::WORK_PER_SECOND;
 use collcast_sim::nccl::graphs::Graphs;
 use collcast_sim::topology::Topology;
 
@@ -23,7 +24,8 @@ pub(super) fn more_channels(topology: &Topology, graphs: &Graphs) -> Option<Stri
     })
 }
 
-/// What a call takes with the ports taken out that are slower than their peers, where each of their hosts has others.
+/// What a call takes with the ports taken out that are slower than their peers, where each of their hosts has others. Only of
+/// what is simulated whole within a second.
 ///
 /// # Errors
 /// A machine that cannot be read again.
@@ -31,7 +33,9 @@ pub fn without_slow_ports(site: &Site, row: &Row) -> Result<Option<String>, Erro
     let slow: Vec<_> = slow(&site.topology).into_iter().map(|slow| slow.port).collect();
     let left =
         |host: usize| site.topology.hosts()[host].nics.len() > slow.iter().filter(|port| port.host == host).count();
-    if slow.is_empty() || !slow.iter().all(|port| left(port.host)) {
+    // What takes long is not asked twice.
+    let soon = row.prediction.grown.is_none() && row.prediction.work < WORK_PER_SECOND;
+    if slow.is_empty() || !soon || !slow.iter().all(|port| left(port.host)) {
         return Ok(None);
     }
     let mut spec = SiteSpec { ..site.spec.clone() };
