@@ -219,8 +219,8 @@ impl Planning {
                 "kernels are those of {name}; the memory is that of {machine}, {has:.1} GiB a GPU and not {of:.1}: give --on a machine that has them, or --vary gpu.capacity=GB"
             ));
         }
-        let sequence = request.sequence.unwrap_or(model.sequence);
-        if request.sequence.is_some() || request.layout.as_deref().is_some_and(|layout| says(layout, "seq")) {
+        let sequence = request.asked_sequence().unwrap_or(model.sequence);
+        if request.asked_sequence().is_some() {
             notes.retain(|note| !note.ends_with(OTHER_SEQUENCE));
         }
         notes.retain(|note| window_of(note).is_none_or(|window| window < sequence));
@@ -303,7 +303,8 @@ impl Planning {
     /// What its framework, its precision or what replicas share does not allow.
     fn gathers_8_bits(request: &Request, gpu: &Compute) -> Result<bool, Error> {
         let (framework, eight) = (request.framework, request.precision == Precision::Fp8);
-        let usual = eight && framework.gathers_8_bits(gpu.supports(Precision::Fp4));
+        let zero = request.asked_zero().unwrap_or(request.usual_zero());
+        let usual = eight && zero > 0 && framework.gathers_8_bits(gpu.supports(Precision::Fp4));
         let instead = "leave --param-gather out for what the framework does";
         match (request.param_gather, framework.least_zero_of_8_bits()) {
             (None, _) => Ok(usual),
@@ -314,7 +315,7 @@ impl Planning {
             (Some(Precision::Fp8), None) => {
                 Err(Error::usage(format!("{} gathers no weights in FP8", framework.name()), instead))
             }
-            (Some(Precision::Fp8), Some(least)) if request.zero.unwrap_or(request.usual_zero()) < least => {
+            (Some(Precision::Fp8), Some(least)) if zero < least => {
                 let message = format!("--param-gather fp8 takes --zero {least} or more with {}", framework.name());
                 Err(Error::usage(message, instead))
             }
@@ -433,15 +434,18 @@ impl Planning {
 
     /// What a layout has that its framework has not.
     pub(super) fn strange(&self, layout: &Parallel) -> Option<String> {
-        let known = self.framework.schedules();
-        (layout.pipeline > 1 && !known.contains(&layout.schedule)).then(|| {
-            let names: Vec<&str> = known.iter().map(|schedule| schedule.name()).collect();
-            format!(
-                "{} has no schedule {}, which is forecast as if it had: it has {}",
-                self.framework.name(),
-                layout.schedule.name(),
-                names.join(", ")
-            )
+        let of = |what: &str, has: String| {
+            format!("{} has no {what}, which is forecast as if it had: it has {has}", self.framework.name())
+        };
+        let (schedules, zeros) = (self.framework.schedules(), self.framework.zero_stages());
+        if layout.pipeline > 1 && !schedules.contains(&layout.schedule) {
+            let names: Vec<&str> = schedules.iter().map(|schedule| schedule.name()).collect();
+            return Some(of(&format!("schedule {}", layout.schedule.name()), names.join(", ")));
+        }
+        let shares = layout.data.saturating_mul(layout.context) > 1;
+        (shares && !zeros.contains(&layout.zero)).then(|| {
+            let stages: Vec<String> = zeros.iter().map(u8::to_string).collect();
+            of(&format!("ZeRO {}", layout.zero), stages.join(", "))
         })
     }
 

@@ -1,7 +1,7 @@
 //! What is to be planned.
 
 use collcast_scenarios::memory::Framework;
-use collcast_scenarios::parallel::Recompute;
+use collcast_scenarios::parallel::{Parallel, Recompute};
 use collcast_scenarios::work::Dispatch;
 use collcast_sim::compute::Precision;
 
@@ -138,9 +138,20 @@ impl Request {
         if self.framework.shards_parameters() { 3 } else { 1 }
     }
 
-    /// Whether the layout that is given names a stage of ZeRO.
-    pub(super) fn lays_zero(&self) -> bool {
-        self.layout.as_deref().is_some_and(|text| says(text, "zero"))
+    /// What the layout that is given says of a key; none where it does not say it, or cannot be read.
+    fn laid<T>(&self, key: &str, of: impl Fn(&Parallel) -> T) -> Option<T> {
+        let text = self.layout.as_deref().filter(|text| says(text, key))?;
+        Parallel::parse(text).ok().as_ref().map(of)
+    }
+
+    /// The stage of ZeRO that is asked for.
+    pub(super) fn asked_zero(&self) -> Option<u8> {
+        self.zero.or_else(|| self.laid("zero", |layout| layout.zero))
+    }
+
+    /// The tokens of a sequence that are asked for.
+    pub(super) fn asked_sequence(&self) -> Option<u64> {
+        self.sequence.or_else(|| self.laid("seq", |layout| layout.sequence).flatten())
     }
 
     /// The machine, as it was named.

@@ -91,9 +91,10 @@ pub(super) fn layouts(
                     for &split in &splits {
                         let sizes = [tensor, context, pipeline, data, expert, split]
                             .map(|size| u32::try_from(size).unwrap_or(u32::MAX));
-                        // One rank shares nothing with itself.
+                        // One rank shares nothing with itself: the framework's own stage, or the least that a pipeline takes.
                         let alone = data * context == 1 && request.zero.is_none();
-                        let alone = if alone { Some(base.zero) } else { None };
+                        let own = if base.zero == 3 && pipeline > 1 { zeros[0] } else { base.zero };
+                        let alone = alone.then_some(own);
                         for zero in zeros.iter().copied().filter(|&zero| alone.is_none_or(|only| zero == only)) {
                             if zero < 3 || pipeline == 1 {
                                 variants(run, request, &Parallel { zero, ..*base }, (sizes, place), &mut all);

@@ -247,7 +247,7 @@ impl Varied {
             "zero" => parallel.zero = request.zero.unwrap_or(parallel.zero),
             "recompute" => parallel.recompute = request.recompute.unwrap_or(parallel.recompute),
             // As where the framework is given: each has a stage of its own.
-            "framework" if request.zero.is_none() && !request.lays_zero() => parallel.zero = request.usual_zero(),
+            "framework" if request.asked_zero().is_none() => parallel.zero = request.usual_zero(),
             _ => {}
         }
         Ok(())
@@ -306,12 +306,12 @@ fn simulated(
                 let bucket = match to {
                     To::Set(text) => fields::counted(text)
                         .ok_or_else(|| refused(format!("`{text}` is no number of parameters, such as 40M")))?,
-                    to => to.of(planning.software.execution.bucket).map_err(refused)?,
+                    to => to.of(planning.software.execution.bucket(&varied.parallel, (0, 0))).map_err(refused)?,
                 };
                 if bucket < 1.0 {
                     return Err(refused("a bucket has a parameter at least".to_owned()));
                 }
-                planning.software.execution.bucket = bucket;
+                (planning.software.execution.bucket, planning.software.execution.bucket_each) = (bucket, 0.0);
             }
         }
     }

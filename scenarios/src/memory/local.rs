@@ -22,9 +22,8 @@ impl Local {
     pub(super) fn of(plan: &Planner<'_>) -> Self {
         let (model, tensor) = (plan.model, f64::from(plan.parallel.tensor));
         let mut local = Self { layers: 0.0, ends: 0.0, experts: 0.0, largest: 0.0, units: [0.0; 2] };
-        let [mut dense, mut experts] = [0.0, 0.0];
         for (kind, count) in plan.kinds().into_iter().filter(|kind| kind.1 > 0) {
-            [dense, experts] = of_layer(model, plan.parallel, kind);
+            let [dense, experts] = of_layer(model, plan.parallel, kind);
             local.layers += count as f64 * dense;
             local.experts += count as f64 * experts;
             local.largest = local.largest.max(dense + experts);
@@ -41,7 +40,9 @@ impl Local {
                 local.ends += table;
             }
             let h = model.hidden as f64;
+            // Each has a layer like the model's last, which may be on another stage.
             let further = model.predictions as f64;
+            let [dense, experts] = of_layer(model, plan.parallel, model.kind(model.layers - 1));
             local.ends += further * (dense + 2.0 * h * h / tensor + h) + h;
             local.experts += further * experts;
             if model.predictions > 0 && plan.stage > 0 {

@@ -225,17 +225,18 @@ impl Planner<'_> {
     fn states(&self, local: &Local) -> [f64; 3] {
         let zero = self.parallel.zero;
         let copies = self.parallel.copies() as f64;
-        // Replicas sum gradients once a step, and hold their own until then, unless they exchange unit by unit.
-        let at_once = self.software.execution.by_units(zero) && self.parallel.pipeline == 1;
-        let own = zero == 2 && self.parallel.micro_batches() > 1 && !at_once;
+        // Replicas sum gradients once a step, and hold their own until then. Where they exchange unit by unit, those that are held
+        // whole are in what is gathered.
         let by_units = self.software.execution.by_units(zero);
+        let own = zero == 2 && self.parallel.micro_batches() > 1 && !by_units;
         let shares = |shards| {
             let [weight, gradient, optimizer] = self.software.states.shares(if by_units { 3 } else { zero }, shards);
             [weight, if own { self.software.states.gradient } else { gradient }, optimizer]
         };
         let [dense, experts] = [self.parallel.dense_shards(), self.parallel.expert_shards()].map(shares);
         let part = |place: usize| local.dense() * dense[place] + local.experts * experts[place];
-        [part(0) * copies, part(1) * copies, part(2)]
+        // Both ranks of a stage share its optimizer where replicas do.
+        [part(0) * copies, part(1) * copies, if zero > 0 { part(2) } else { part(2) * copies }]
     }
 
     /// Bytes that all layers of the stage keep of one micro-batch on the GPU. Of those that keep theirs in host memory the last
@@ -270,8 +271,9 @@ impl Planner<'_> {
 
     fn working(&self) -> f64 {
         let of = |kind| kept::working(self.model, kind, self.parallel, self.software);
-        let kinds = self.kinds().into_iter().filter(|kind| kind.1 > 0).map(|kind| of(kind.0));
-        kinds.fold(0.0, f64::max) * self.parallel.tokens(self.model)
+        let kinds = self.kinds().into_iter().filter(|kind| kind.1 > 0).map(|kind| kind.0);
+        let further = (self.last() && self.model.predictions > 0).then(|| self.model.kind(self.model.layers - 1));
+        kinds.chain(further).map(of).fold(0.0, f64::max) * self.parallel.tokens(self.model)
     }
 
     /// Whether gradients outlive a micro-batch.

@@ -164,6 +164,35 @@ fn states_are_those_of_the_tables() {
     }
 }
 
+/// Goal: what stages hold is the model, once: gradients of FSDP in a pipeline, modules of a last stage that has no layer, the
+/// optimizer of two stages of DualPipe, shares of experts among the ranks that share the model.
+#[test]
+fn nothing_is_held_twice_or_forgotten() {
+    let of = |model: &str, framework: Framework, layout: &str| {
+        let (model, parallel) = (load(model).unwrap().0, Parallel::parse(layout).unwrap());
+        let split = Split::of(&model, &parallel);
+        plan(&model, &Parallel { split, ..parallel }, &framework.software()).unwrap().stages
+    };
+    // Both keep the stage whole between micro-batches.
+    let [second, third] = [2, 3].map(|zero| {
+        let layout = format!("tp=8,pp=6,dp=8,gbs=256,sp=on,zero={zero}");
+        of("llama3-405b", Framework::TorchtitanCompiled, &layout).swap_remove(0)
+    });
+    assert_eq!(second.gradients + second.gathered, third.gradients + third.gathered);
+    // The last of 32 stages has a copy of the embedding for its module, and no layer.
+    let held = |layout: &str| of("deepseek-v3", Framework::Megatron, layout);
+    let (one, many) = (held("gbs=32"), held("pp=32,gbs=32"));
+    assert_eq!(many[31].layers, 0);
+    let embedding = load("deepseek-v3").map(|(model, ..)| model.vocabulary * model.hidden).unwrap();
+    assert_eq!(many.iter().map(|stage| stage.parameters).sum::<u64>(), one[0].parameters + embedding);
+    assert!(many[31].working > 0);
+    let [alone, shared] = [0, 1].map(|zero| {
+        let layout = format!("pp=4,gbs=8,schedule=dualpipe,zero={zero}");
+        of("llama3-8b", Framework::Megatron, &layout)[1].optimizer
+    });
+    assert_eq!(alone, 2 * shared);
+}
+
 fn layout(row: &Row) -> Parallel {
     let vpp = if row.0.contains_key("vpp") { row.size("vpp") } else { 1 };
     let one = |key: &str| if row.0.contains_key(key) { row.size(key) } else { 1 };

@@ -165,11 +165,14 @@ impl Parallel {
         self.shard.map_or(u64::from(self.data) * u64::from(self.context), u64::from)
     }
 
-    /// The same of a routed expert's parameter: `ranks / (etp ep pp)`, and not more than [`Parallel::shard`] says.
+    /// The same of a routed expert's parameter: those of the `tp x` [`Parallel::dense_shards`] ranks that share the model which
+    /// have the same expert.
+    ///
+    /// Source: Megatron-LM, `core/parallel_state.py`, `intra_partial_expert_data_parallel_size`; torchtitan, `parallel_dims.py`,
+    /// `dp_shard_in_ep`.
     pub fn expert_shards(&self) -> u64 {
-        let stage = self.ranks() / u64::from(self.pipeline).max(1);
-        let replicas = (stage / (u64::from(self.expert) * u64::from(self.expert_tensor)).max(1)).max(1);
-        self.shard.map_or(replicas, |shard| replicas.min(u64::from(shard)))
+        let ranks = u64::from(self.tensor) * self.dense_shards();
+        (ranks / (u64::from(self.expert) * u64::from(self.expert_tensor)).max(1)).max(1)
     }
 
     /// Layers of each stage, from the first.

@@ -164,11 +164,18 @@ impl Parallel {
             broken.unless(shard > 0 && replicas.is_multiple_of(shard.max(1)), &["hsdp", "dp", "cp"], || {
                 format!("hsdp is {shard}, which does not divide the {replicas} ranks of dp x cp")
             });
-            let experts = Self { shard: None, ..*self }.expert_shards();
-            let of_experts = model.experts.is_none() || experts <= shard || experts.is_multiple_of(shard.max(1));
-            broken.unless(of_experts, &["hsdp", "ep"], || {
-                format!("hsdp is {shard}, which does not divide the {experts} replicas of an expert")
-            });
+            let (ranks, experts) =
+                (u64::from(self.tensor) * shard, u64::from(self.expert) * u64::from(self.expert_tensor));
+            broken.unless(
+                model.experts.is_none() || ranks.is_multiple_of(experts.max(1)),
+                &["hsdp", "ep", "etp"],
+                || {
+                    format!(
+                        "ep x etp is {} x {}, which does not divide the {ranks} ranks that share the model (tp x hsdp)",
+                        self.expert, self.expert_tensor
+                    )
+                },
+            );
         }
     }
 

@@ -145,8 +145,9 @@ impl<'a> Steps<'a> {
                         Call::Tokens(routing) => (self.exchange)(shape, Exchange::Tokens(routing), call.bytes),
                         Call::Ring => Taken::default(),
                     };
-                    taken.add(of, (times * u64::from(call.count)) as f64);
+                    taken.add(of, times as f64);
                 }
+                Piece::Wait => {}
             }
         }
         // From stage to stage: what each tensor rank has of the tokens.

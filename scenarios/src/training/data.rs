@@ -141,14 +141,13 @@ impl Replicas {
                     .collect(),
             })
         };
-        let chunk = |units: &Vec<Unit>| -> Result<Vec<Bucket>, TrainingError> {
+        let chunk = |place: (usize, usize), units: &Vec<Unit>| -> Result<Vec<Bucket>, TrainingError> {
+            let least = training.software.execution.bucket(training.parallel, place);
             let mut buckets = Vec::new();
             let mut open: Vec<&Unit> = Vec::new();
             for unit in units.iter().flat_map(|unit| std::iter::repeat_n(unit, unit.count as usize)) {
                 open.push(unit);
-                if open.iter().map(|u| u.parameters[0] + u.parameters[1]).sum::<f64>()
-                    >= training.software.execution.bucket
-                {
+                if open.iter().map(|u| u.parameters[0] + u.parameters[1]).sum::<f64>() >= least {
                     buckets.push(bucket(&open)?);
                     open.clear();
                 }
@@ -158,7 +157,10 @@ impl Replicas {
             }
             Ok(buckets)
         };
-        let stages = stages.iter().map(|stage| stage.chunks.iter().map(chunk).collect::<Result<_, _>>());
+        let stages = stages.iter().enumerate().map(|(stage, of)| {
+            let chunks = of.chunks.iter().enumerate();
+            chunks.map(|(at, units)| chunk((stage, at), units)).collect::<Result<_, _>>()
+        });
         Ok(Self { stages: stages.collect::<Result<_, TrainingError>>()? })
     }
 

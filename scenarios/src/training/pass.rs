@@ -8,7 +8,7 @@ use super::error::TrainingError;
 use super::kind::Kind;
 use super::streams::{self, Item, Links, Ran, What, run};
 use crate::parallel::{Axis, Parallel};
-use crate::work::{Call, Exchange, Piece};
+use crate::work::{Beside, Call, Exchange, Piece};
 
 /// Seconds by what they went to.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -143,13 +143,28 @@ impl Timer<'_> {
                     (call.cost.leaves, call.cost.blocks_leave) = (self.calls.leaves_by_power(&call.cost), 1.0);
                 }
                 items.push(Item::call(1, call, order.kernel.into_iter().collect()));
-                if !of.hidden {
-                    order.wait = Some(items.len() - 1);
+                order.exchange = Some(items.len() - 1);
+                if of.beside == Beside::Before
+                    && let Some(first) = order.kernel
+                {
+                    let rest = items[first].seconds * self.after_first_piece();
+                    items[first].seconds -= rest;
+                    items.push(Item { stream: 0, what: What::Kernels, seconds: rest, after: Vec::new() });
+                    order.kernel = Some(items.len() - 1);
+                }
+                if of.beside != Beside::Next {
+                    order.wait = order.exchange;
                 }
             }
             Piece::Exchange(_) => {}
+            Piece::Wait => order.wait = order.exchange,
         }
         Ok(())
+    }
+
+    /// Of a product that runs in a piece for each tensor rank, the part after the first piece.
+    pub(super) fn after_first_piece(&self) -> f64 {
+        1.0 - 1.0 / f64::from(self.parallel.tensor)
     }
 
     /// The kernels of pieces alone.
@@ -177,7 +192,7 @@ impl Timer<'_> {
         };
         let call = self.call((of.name, Kind::of(of.axis)), self.shape(of.axis), exchange, of.bytes)?;
         let links = if of.axis == Axis::Tensor { Links::Own } else { Links::Network };
-        Ok(call.map(|call| streams::Call { times: of.count, links, ..call }))
+        Ok(call.map(|call| streams::Call { links, ..call }))
     }
 
     /// A call of a group, if it has one to make.
@@ -191,7 +206,7 @@ impl Timer<'_> {
         let cost =
             if self.rough { self.calls.rough(shape, exchange, bytes) } else { self.calls.cost(shape, exchange, bytes) };
         let links = self.links(shape);
-        Ok(cost?.map(|cost| streams::Call { name, kind, shape, exchange, bytes, times: 1, cost, links }))
+        Ok(cost?.map(|cost| streams::Call { name, kind, shape, exchange, bytes, cost, links }))
     }
 
     /// Where the members of a kind of groups are.
@@ -212,10 +227,11 @@ pub(super) struct Listed {
     pub(super) items: Vec<Item>,
 }
 
-/// The last kernel of pieces in order, and the exchange that the next one waits for.
+/// The last kernel and exchange of pieces in order, and the exchange that the next kernel waits for.
 #[derive(Default)]
 struct InOrder {
     kernel: Option<usize>,
+    exchange: Option<usize>,
     wait: Option<usize>,
 }
 
@@ -230,11 +246,19 @@ impl Listed {
         let mut spent = Spent { seconds: ran.end(), slowed: ran.slowed, ..Spent::default() };
         ran.calls(&self.items).for_each(|(call, exposed)| spent.exposed[call.kind as usize] += exposed);
         spent.kernels = self.items.iter().filter(|i| matches!(i.what, What::Kernels)).map(|i| i.seconds).sum();
-        let all: f64 = ran.calls(&self.items).map(|(call, _)| call.seconds()).sum();
+        let all: f64 = ran.calls(&self.items).map(|(call, _)| call.cost.seconds).sum();
         let exposed: f64 = spent.exposed.iter().sum();
+        // What a call is off by, others of its name and size are.
+        let mut alike: Vec<(&streams::Call, f64)> = Vec::new();
         for (call, _) in ran.calls(&self.items) {
+            match alike.iter_mut().find(|(known, _)| (known.name, known.bytes) == (call.name, call.bytes)) {
+                Some(known) => known.1 += call.cost.seconds,
+                None => alike.push((call, call.cost.seconds)),
+            }
+        }
+        for (call, seconds) in alike {
             // Of a call the part that is exposed, as much of each.
-            let (part, (low, high)) = (call.seconds() * exposed / all.max(1e-12), call.cost.interval);
+            let (part, (low, high)) = (seconds * exposed / all.max(1e-12), call.cost.interval);
             spent.variance[0] += (part * (1.0 - low)).powi(2);
             spent.variance[1] += (part * (high - 1.0)).powi(2);
         }

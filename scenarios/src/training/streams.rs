@@ -32,18 +32,9 @@ pub struct Call {
     pub exchange: Exchange,
     /// Its bytes, as nccl-tests counts them.
     pub bytes: u64,
-    /// How often it runs in a row.
-    pub times: u32,
-    /// What it takes each time.
+    /// What it takes.
     pub cost: Cost,
     pub(super) links: Links,
-}
-
-impl Call {
-    /// Seconds of all times that it runs in a row, alone.
-    pub(super) fn seconds(&self) -> f64 {
-        self.cost.seconds * f64::from(self.times)
-    }
 }
 
 /// What an item is.
@@ -79,7 +70,7 @@ pub(crate) struct Item {
 impl Item {
     /// A call that waits for items.
     pub(super) fn call(stream: usize, call: Call, after: Vec<usize>) -> Self {
-        Self { stream, what: What::Call(call), seconds: call.seconds(), after }
+        Self { stream, what: What::Call(call), seconds: call.cost.seconds, after }
     }
 }
 
@@ -184,7 +175,7 @@ mod tests {
         let cost = Cost { seconds, interval, leaves, blocks_leave, keeps, algorithm, protocol, channels: 1 };
         let shape = Shape { size: 2, stride: 1, share: 0 };
         let (kind, exchange) = (Kind::Data, Exchange::Shift);
-        What::Call(Call { name: "gradients", kind, shape, exchange, bytes: 1, times: 1, cost, links })
+        What::Call(Call { name: "gradients", kind, shape, exchange, bytes: 1, cost, links })
     }
 
     fn item(stream: usize, what: What, seconds: f64, after: &[usize]) -> Item {

@@ -30,8 +30,8 @@ struct Ledger(Vec<Traffic>);
 
 impl Ledger {
     /// Adds a call that a rank makes so many times.
-    fn add(&mut self, call: &Call, (times, exposed): (f64, f64), of_optimizer: bool) {
-        let (count, exposed) = (times * f64::from(call.times), times * exposed);
+    fn add(&mut self, call: &Call, (count, exposed): (f64, f64), of_optimizer: bool) {
+        let exposed = count * exposed;
         let key = |call: &Call| (call.name, call.kind, call.shape, call.exchange, call.bytes);
         match self.0.iter_mut().find(|one| key(&one.call) == key(call) && one.of_optimizer == of_optimizer) {
             Some(one) => (one.count, one.exposed) = (one.count + count, one.exposed + exposed),
@@ -89,10 +89,7 @@ pub(super) fn of(training: &Training<'_>, known: &Known, run: Run<'_>) -> Result
         }
     }
     let replicas = replicas.remove(&step.busiest).unwrap_or_default();
-    replicas
-        .0
-        .iter()
-        .for_each(|one| ledger.add(&Call { times: 1, ..one.call }, (one.count, one.exposed / one.count), false));
+    replicas.0.iter().for_each(|one| ledger.add(&one.call, (one.count, one.exposed / one.count), false));
     for kind in Kind::ALL {
         ledger.share(kind, step.exposed.iter().find(|one| one.0 == kind).map_or(0.0, |one| one.1));
     }

@@ -14,7 +14,7 @@ use super::units::{Known, Part, Parts, Stage, Training};
 use crate::parallel::Schedule;
 use crate::pipeline::{self, Pass};
 use crate::programs::{Communicator, Does, Programs, Turn};
-use crate::work::Piece;
+use crate::work::{Beside, Piece, Repeated};
 
 /// What is written so far.
 struct Writing<'w> {
@@ -24,6 +24,8 @@ struct Writing<'w> {
     programs: Programs,
     /// Blocks by part and direction.
     blocks: HashMap<(Part, bool), usize>,
+    /// Calls that have a name.
+    named: usize,
 }
 
 /// Kernels in a row.
@@ -34,16 +36,37 @@ struct Row {
     /// Seconds of them, each times the part of the memory's rate that it needs.
     memory: f64,
     name: &'static str,
+    /// Seconds of the last ones that are alike, and those times their part of the memory's rate.
+    last: [f64; 2],
+    /// The call that its first kernel waits for, by its name.
+    after: Vec<String>,
 }
 
 impl Row {
+    fn add(&mut self, of: &Repeated, seconds: f64, memory: f64) {
+        self.name = if self.count == 0 { of.name } else { self.name };
+        self.last = [seconds, seconds * memory];
+        (self.seconds, self.memory) = (self.seconds + seconds, self.memory + seconds * memory);
+        self.count += of.count;
+    }
+
     /// Ends it, if it has begun.
     fn end(&mut self, turns: &mut Vec<Turn>) {
-        let Self { seconds, count, memory, name } = std::mem::take(self);
-        if count > 0 && seconds > 0.0 {
+        if self.count > 0 && self.seconds > 0.0 {
+            let Self { seconds, count, memory, name, after, .. } = std::mem::take(self);
             let time = SimDuration::from_us(seconds * 1e6);
-            turns.push(Turn::new(name, Does::Kernels(time, count, (memory / seconds).clamp(0.001, 1.0))));
+            let does = Does::Kernels(time, count, (memory / seconds).clamp(0.001, 1.0));
+            turns.push(Turn { after, ..Turn::new(name, does) });
         }
+    }
+
+    /// Ends it before the last part of its last kernels, which begin the next one.
+    fn split(&mut self, part: f64, turns: &mut Vec<Turn>) {
+        let rest = self.last.map(|of| of * part);
+        (self.seconds, self.memory) = (self.seconds - rest[0], self.memory - rest[1]);
+        let name = self.name;
+        self.end(turns);
+        *self = Self { seconds: rest[0], memory: rest[1], count: 1, name, last: rest, after: Vec::new() };
     }
 }
 
@@ -79,23 +102,45 @@ impl Writing<'_> {
     /// Pieces in order; kernels between two calls as one.
     fn turns(&mut self, pieces: &[Piece]) -> Result<Vec<Turn>, TrainingError> {
         let (mut turns, mut row) = (Vec::new(), Row::default());
+        // The last call that kernels run beside, by its name.
+        let mut beside: Option<String> = None;
         for piece in pieces {
             match piece {
                 Piece::Kernel(of) => {
                     let seconds = self.timer.kernel(&of.kernel)? * f64::from(of.count);
                     let moves = matches!(of.kernel, Kernel::Memory(_) | Kernel::Optimizer(_));
-                    let memory = if moves { 1.0 } else { self.training.calls.gemm_memory() };
-                    row.name = if row.count == 0 { of.name } else { row.name };
-                    (row.seconds, row.memory) = (row.seconds + seconds, row.memory + seconds * memory);
-                    row.count += of.count;
+                    row.add(of, seconds, if moves { 1.0 } else { self.training.calls.gemm_memory() });
                 }
                 Piece::Exchange(of) => {
                     let Some(call) = self.timer.exchange(of)? else { continue };
+                    match of.beside {
+                        Beside::Before => row.split(self.timer.after_first_piece(), &mut turns),
+                        _ => row.end(&mut turns),
+                    }
+                    let mut turn = self.call(&call);
+                    if of.beside != Beside::Nothing {
+                        self.named += 1;
+                        let name = format!("call {}", self.named);
+                        turn = Turn { hidden: true, id: Some(name.clone()), ..turn };
+                        beside = Some(name);
+                    }
+                    turns.push(turn);
+                    if of.beside == Beside::Before {
+                        row.end(&mut turns);
+                        row.after.extend(beside.take());
+                    }
+                }
+                Piece::Wait => {
                     row.end(&mut turns);
-                    let turn = Turn { hidden: of.hidden, ..self.call(&call) };
-                    turns.extend(std::iter::repeat_n(turn, of.count as usize));
+                    row.after.extend(beside.take());
                 }
             }
+        }
+        // What no kernel of these waits for, the next ones do.
+        if row.count == 0
+            && let Some(call) = row.after.pop()
+        {
+            turns.iter_mut().filter(|turn| turn.id.as_ref() == Some(&call)).for_each(|turn| turn.hidden = false);
         }
         row.end(&mut turns);
         Ok(turns)
@@ -262,8 +307,14 @@ pub fn written(training: &Training<'_>, known: &Known) -> Result<Programs, Train
     }
     let timed = training.known(&known.passes, &|timer, pieces, weights| timer.pieces(pieces, weights), None)?;
     let (timer, parts) = (training.timer(timed.0), training.parts());
-    let mut writing =
-        Writing { training, timer: &timer, parts: &parts, programs: Programs::default(), blocks: HashMap::new() };
+    let mut writing = Writing {
+        training,
+        timer: &timer,
+        parts: &parts,
+        programs: Programs::default(),
+        blocks: HashMap::new(),
+        named: 0,
+    };
     let stages = training.stages(&timed.1);
     let replicas = Replicas::new(training, &timer, &stages)?;
     let ranks = u32::try_from(parallel.ranks()).unwrap_or(u32::MAX) / parallel.pipeline;

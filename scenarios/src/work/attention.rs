@@ -4,7 +4,7 @@ use collcast_sim::collective::Collective;
 use collcast_sim::compute::{self, Kernel, MemoryKind, Pass, Product, ProductPass, Tokens};
 
 use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, times};
-use super::{Call, ContextKind, Elements, Exchange, Piece, Repeated};
+use super::{Beside, Call, ContextKind, Elements, Piece, Repeated};
 use crate::memory;
 use crate::parallel::{Axis, Module};
 use crate::transformer::{Attention, Biases};
@@ -93,7 +93,8 @@ impl Rank<'_> {
         }
         if self.splits_sequence() {
             let bytes = times(&[2, self.tokens, q_lora + kv_lora + rope]);
-            let call = |name, collective| exchange(name, Axis::Tensor, Call::Collective(collective), bytes, false);
+            let call =
+                |name, collective| exchange(name, Axis::Tensor, Call::Collective(collective), bytes, Beside::Nothing);
             row.push(Operation {
                 forward: vec![call("gather of latents", Collective::AllGather)],
                 backward: vec![call("gradients of latents", Collective::ReduceScatter)],
@@ -123,22 +124,14 @@ impl Rank<'_> {
         } else if context > 1 && self.execution().context == ContextKind::Ulysses {
             self.traded(of, row, context);
         } else {
-            let [forward, backward, after] = match self.execution().context {
-                _ if context == 1 => [Vec::new(), Vec::new(), Vec::new()],
-                ContextKind::Ring => self.ring(of, context),
+            let passes = [Pass::Forward, Pass::Backward];
+            let [forward, backward] = match self.execution().context {
+                _ if context == 1 => passes.map(|pass| self.fused(of, pass, context)),
+                ContextKind::Ring => passes.map(|pass| self.ring(of, pass, context)),
                 ContextKind::Merged => return self.merged(of, row, context),
-                ContextKind::AllGather | ContextKind::Ulysses => self.gathered(of),
+                ContextKind::AllGather | ContextKind::Ulysses => passes.map(|pass| self.gathered(of, pass, context)),
             };
-            let with = |before: Vec<Piece>, pass| -> Vec<Piece> {
-                before.into_iter().chain(self.fused(of, pass, context)).collect()
-            };
-            let backward = with(backward, Pass::Backward).into_iter().chain(after).collect();
-            row.push(Operation {
-                forward: with(forward, Pass::Forward),
-                backward,
-                role: Role::Core,
-                ..Operation::default()
-            });
+            row.push(Operation { forward, backward, role: Role::Core, ..Operation::default() });
         }
     }
 
@@ -196,24 +189,39 @@ impl Rank<'_> {
         times(&[2, self.tokens, groups, of.key + of.value])
     }
 
-    /// Keys and values go round; backward their gradients go with them. Source: Transformer Engine, `context_parallel.py`.
-    fn ring(&self, of: Heads, context: u64) -> [Vec<Piece>; 3] {
-        let count = u32::try_from(context - 1).unwrap_or(u32::MAX);
-        let send = |name, bytes| {
-            vec![Piece::Exchange(Exchange { name, axis: Axis::Context, call: Call::Ring, bytes, count, hidden: true })]
-        };
+    /// Keys and values go round beside the kernels, each of which waits for its own. Backward their gradients follow a step later:
+    /// beside the first kernel go keys and values alone, beside the last one gradients alone.
+    ///
+    /// Source: Transformer Engine, `context_parallel.py`, `AttnFuncWithCPAndKVP2P`.
+    fn ring(&self, of: Heads, pass: Pass, context: u64) -> Vec<Piece> {
         let bytes = self.key_bytes(of);
-        let both = bytes.saturating_mul(2);
-        [send("keys and values", bytes), send("keys, values and gradients", both), Vec::new()]
+        let send = |name, bytes| exchange(name, Axis::Context, Call::Ring, bytes, Beside::Next);
+        let (first, both) = ("keys and values", "keys, values and gradients");
+        let mut pieces = Vec::new();
+        for (step, kernel) in self.fused(of, pass, context).into_iter().flat_map(one_by_one).enumerate() {
+            let last = step as u64 + 1 == context;
+            pieces.extend(match pass {
+                Pass::Forward => (!last).then(|| send(first, bytes)),
+                Pass::Backward if step == 0 => Some(send(first, bytes)),
+                Pass::Backward if last => Some(send("gradients of keys and values", bytes)),
+                Pass::Backward => Some(send(both, bytes.saturating_mul(2))),
+            });
+            pieces.extend([kernel, Piece::Wait]);
+        }
+        pieces
     }
 
     /// Keys and values of all ranks, again in the backward pass; their gradients are summed.
-    fn gathered(&self, of: Heads) -> [Vec<Piece>; 3] {
-        let bytes = self.key_bytes(of).saturating_mul(u64::from(self.parallel.context));
-        let call = |name, collective| exchange(name, Axis::Context, Call::Collective(collective), bytes, false);
-        let gather = call("keys and values", Collective::AllGather);
-        let sum = call("gradients of keys and values", Collective::ReduceScatter);
-        [vec![gather.clone()], vec![gather], vec![sum]]
+    fn gathered(&self, of: Heads, pass: Pass, context: u64) -> Vec<Piece> {
+        let bytes = self.key_bytes(of).saturating_mul(context);
+        let call =
+            |name, collective| exchange(name, Axis::Context, Call::Collective(collective), bytes, Beside::Nothing);
+        let mut pieces = vec![call("keys and values", Collective::AllGather)];
+        pieces.extend(self.fused(of, pass, context));
+        if pass == Pass::Backward {
+            pieces.push(call("gradients of keys and values", Collective::ReduceScatter));
+        }
+        pieces
     }
 
     /// A kernel for each part of the keys, of which the first needs no other rank; what each gives is merged in 32 bits. Bytes
@@ -228,7 +236,7 @@ impl Rank<'_> {
             Axis::Context,
             Call::Collective(Collective::AllGather),
             keys.saturating_mul(context),
-            true,
+            Beside::Next,
         );
         let width = of.heads * of.value;
         let groups = if self.software.repeats_kv { of.heads } else { of.groups };
@@ -239,11 +247,14 @@ impl Rank<'_> {
         let others = u32::try_from(context - 1).unwrap_or(u32::MAX);
         let repeated = |piece: Piece| match piece {
             Piece::Kernel(run) => Piece::Kernel(Repeated { count: others, ..run }),
-            Piece::Exchange(exchange) => Piece::Exchange(Exchange { count: others, ..exchange }),
+            other => other,
         };
         let mut forward: Vec<Piece> = laid().into();
         forward.push(gathered.clone());
-        forward.extend(self.fused(of, Pass::Forward, context));
+        let mut kernels = self.fused(of, Pass::Forward, context).into_iter();
+        forward.extend(kernels.next());
+        forward.push(Piece::Wait);
+        forward.extend(kernels);
         forward.push(over("a part in 32 bits", width, 2, 4));
         // To 32 bits, difference, product with its weight, difference.
         let merge =
@@ -251,27 +262,26 @@ impl Rank<'_> {
         forward.extend(merge.map(repeated));
         forward.push(over("result in 16 bits", width, 4, 2));
         let queries = of.heads * of.key;
-        let send = |hidden| {
-            exchange("gradients of keys and values", Axis::Context, Call::Ring, keys.saturating_mul(2), hidden)
+        let send = |beside| {
+            exchange("gradients of keys and values", Axis::Context, Call::Ring, keys.saturating_mul(2), beside)
         };
         let mut backward: Vec<Piece> = laid().into();
         backward.push(elements("gradients to zero", MemoryKind::Fill, self.tokens, both + queries, 0, 4));
         backward.push(gathered);
-        let mut kernels = self.fused(of, Pass::Backward, context).into_iter();
+        let mut kernels = self.fused(of, Pass::Backward, context).into_iter().flat_map(one_by_one);
         backward.extend(kernels.next());
         backward.push(over("sum of gradients", both + queries, 6, 4));
         backward.push(over("gradients in order", both, 4, 4));
+        backward.push(Piece::Wait);
         // Each goes on beside the kernel of the next part, the last one beside none. To half of what has come the part's
         // own are added, and joined with the other half.
-        backward.push(repeated(send(true)));
-        backward.extend(kernels);
-        let sums = [
-            over("sum of gradients", both / 2 + queries, 6, 4),
-            over("join of gradients", both, 4, 4),
-            over("gradients in order", both, 4, 4),
-        ];
-        backward.extend(sums.map(repeated));
-        backward.push(send(false));
+        for kernel in kernels {
+            backward.extend([send(Beside::Next), kernel, Piece::Wait]);
+            backward.push(over("sum of gradients", both / 2 + queries, 6, 4));
+            backward.push(over("join of gradients", both, 4, 4));
+            backward.push(over("gradients in order", both, 4, 4));
+        }
+        backward.push(send(Beside::Nothing));
         backward.push(over("gradients in 16 bits", both + queries, 4, 2));
         row.push(Operation { forward, backward, role: Role::Core, ..Operation::default() });
     }
@@ -280,7 +290,7 @@ impl Rank<'_> {
     fn traded(&self, of: Heads, row: &mut Vec<Operation>, context: u64) {
         let call = |name, width| {
             let bytes = times(&[2, self.tokens, width]);
-            exchange(name, Axis::Context, Call::Collective(Collective::AllToAll), bytes, false)
+            exchange(name, Axis::Context, Call::Collective(Collective::AllToAll), bytes, Beside::Nothing)
         };
         let before = vec![
             call("queries", of.heads * of.key),
@@ -337,4 +347,14 @@ impl Rank<'_> {
         values.forward.push(elements("heads by token", MemoryKind::Copy, self.tokens, of.heads * of.value, 2, 2));
         [product("scores", sequence, of.key), softmax, values]
     }
+}
+
+/// The same kernels as pieces of one each.
+fn one_by_one(piece: Piece) -> impl Iterator<Item = Piece> {
+    let count = if let Piece::Kernel(run) = &piece { run.count } else { 1 };
+    let one = match piece {
+        Piece::Kernel(run) => Piece::Kernel(Repeated { count: 1, ..run }),
+        other => other,
+    };
+    std::iter::repeat_n(one, count as usize)
 }

@@ -4,7 +4,7 @@ use collcast_sim::collective::Collective;
 use collcast_sim::compute::MemoryKind;
 
 use super::rank::{Linear, Operation, Rank, Role, elements, exchange, sort, times};
-use super::{Call, Piece};
+use super::{Beside, Call, Piece};
 use crate::memory::Loss;
 use crate::parallel::Axis;
 
@@ -47,7 +47,7 @@ impl Rank<'_> {
             let split = self.splits_sequence();
             let sum = if split { Collective::ReduceScatter } else { Collective::AllReduce };
             let call = |name, collective| {
-                exchange(name, Axis::Tensor, Call::Collective(collective), self.activations(), false)
+                exchange(name, Axis::Tensor, Call::Collective(collective), self.activations(), Beside::Nothing)
             };
             let gather = split.then(|| call("gradient of the embedding", Collective::AllGather));
             let forward = vec![call("sum of embeddings", sum)];
@@ -121,7 +121,7 @@ impl Rank<'_> {
             let bytes = times(&[4, rows]);
             let call = Call::Collective(Collective::AllReduce);
             let sums = ["largest logits", "logits of the targets", "sums of exponentials"];
-            forward.extend(sums.map(|name| exchange(name, Axis::Tensor, call, bytes, false)));
+            forward.extend(sums.map(|name| exchange(name, Axis::Tensor, call, bytes, Beside::Nothing)));
         }
         Operation { forward, backward, ..Operation::default() }
     }
@@ -136,7 +136,7 @@ impl Rank<'_> {
         row.extend(self.column_parallel("join of inputs", &[product]));
         if self.tensor > 1 {
             let call = |name, collective| {
-                exchange(name, Axis::Tensor, Call::Collective(collective), self.activations(), false)
+                exchange(name, Axis::Tensor, Call::Collective(collective), self.activations(), Beside::Nothing)
             };
             let forward = vec![call("parts of joined inputs", Collective::AllGather)];
             let backward = vec![call("gradients of joined inputs", Collective::ReduceScatter)];

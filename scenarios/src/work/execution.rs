@@ -133,6 +133,10 @@ pub struct Execution {
     pub joins_gradients: bool,
     /// Parameters of a bucket of gradients at least, where replicas share no parameters.
     pub bucket: f64,
+    /// The same for each of those replicas; the larger counts.
+    pub bucket_each: f64,
+    /// Whether the first chunk of the first stage alone has buckets: the others sum a chunk's gradients at once.
+    pub buckets_first: bool,
     /// How replicas that share parameters keep a unit.
     pub units: Units,
     /// Whether their backward pass gathers the next unit once the gradients of this one are summed (`BACKWARD_POST`), and not
@@ -147,6 +151,14 @@ impl Execution {
     /// after the forward pass (`reshard_after_forward=False`, `SHARD_GRAD_OP`).
     pub fn by_units(&self, zero: u8) -> bool {
         zero == 3 || (zero == 2 && self.units != Units::InPlace)
+    }
+
+    /// Parameters of a bucket at least, in a chunk of a stage.
+    pub fn bucket(&self, parallel: &Parallel, (stage, chunk): (usize, usize)) -> f64 {
+        if self.buckets_first && (stage, chunk) != (0, 0) {
+            return f64::INFINITY;
+        }
+        self.bucket.max(self.bucket_each * f64::from(parallel.data) * f64::from(parallel.context))
     }
 
     /// Whether passes of a layout are paired: those of a pipeline of chunks, or of ranks without a pipeline that run pass by pass.
@@ -181,8 +193,9 @@ impl Execution {
         imbalance: 1.0,
         accumulates_in_product: false,
         joins_gradients: false,
-        // Megatron-LM, `ddp_bucket_size`: 40 million.
         bucket: 40e6,
+        bucket_each: 0.0,
+        buckets_first: false,
         units: Units::Parameters,
         gathers_after_sum: false,
         clips: false,
@@ -203,6 +216,11 @@ impl Execution {
         expert_kernels: ExpertKernels::Written,
         accumulates_in_product: true,
         joins_gradients: true,
+        // `core/distributed/distributed_data_parallel.py`: `max(40000000, 1000000 * dp)`, and none with `disable_bucketing` or
+        // beyond the first stage; `training.py` disables them for chunks after the first.
+        bucket: 40e6,
+        bucket_each: 1e6,
+        buckets_first: true,
         units: Units::InPlace,
         clips: true,
         ..Self::EAGER

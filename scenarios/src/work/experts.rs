@@ -7,7 +7,7 @@ use collcast_sim::collective::Collective;
 use collcast_sim::compute::{Kernel, Memory, MemoryKind, Precision, ProductPass, Tokens};
 
 use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, operator, sort, times};
-use super::{Call, Dispatch, ExpertKernels, Piece, Repeated, Routing, Scaling};
+use super::{Beside, Call, Dispatch, ExpertKernels, Piece, Repeated, Routing, Scaling};
 use crate::parallel::{Axis, Module};
 use crate::transformer::Experts;
 
@@ -206,7 +206,7 @@ impl Rank<'_> {
         let call = Call::Collective(Collective::AllToAll);
         Operation {
             forward: vec![
-                exchange("counts of tokens", Axis::Expert, call, bytes, false),
+                exchange("counts of tokens", Axis::Expert, call, bytes, Beside::Nothing),
                 kernel("counts of tokens", Kernel::Memory(counts)),
             ],
             ..Operation::default()
@@ -322,7 +322,7 @@ impl Rank<'_> {
                 Dispatch::AllToAll => Call::Collective(Collective::AllToAll),
                 Dispatch::Deepep => Call::Tokens(routing(experts)),
             };
-            vec![exchange(name, Axis::Expert, call, bytes, false)]
+            vec![exchange(name, Axis::Expert, call, bytes, Beside::Nothing)]
         };
         let forward = call(forward, if eight { 132 } else { 256 });
         Operation { forward, backward: call(backward, 256), ..Operation::default() }
@@ -331,7 +331,8 @@ impl Rank<'_> {
     /// Ranks that split each expert, and have all tokens, sum its results.
     fn summed_results(&self) -> Operation {
         let call = Call::Collective(Collective::AllReduce);
-        let sum = || vec![exchange("results of split experts", Axis::Tensor, call, self.activations(), false)];
+        let sum =
+            || vec![exchange("results of split experts", Axis::Tensor, call, self.activations(), Beside::Nothing)];
         Operation { forward: sum(), backward: sum(), ..Operation::default() }
     }
 
@@ -339,7 +340,13 @@ impl Rank<'_> {
     fn shared_tokens(&self, rows: u64, gathers: bool) -> Operation {
         let bytes = times(&[2, rows, self.hidden]);
         let call = |collective| -> Vec<Piece> {
-            vec![exchange("tokens of split experts", Axis::ExpertTensor, Call::Collective(collective), bytes, false)]
+            vec![exchange(
+                "tokens of split experts",
+                Axis::ExpertTensor,
+                Call::Collective(collective),
+                bytes,
+                Beside::Nothing,
+            )]
         };
         let (gather, sum) = (call(Collective::AllGather), call(Collective::ReduceScatter));
         let (forward, backward) = if gathers { (gather, sum) } else { (sum, gather) };

@@ -15,7 +15,7 @@ pub mod single;
 mod update;
 
 pub use execution::{ContextKind, Dispatch, Elements, Execution, ExpertKernels, Scaling, TOKEN_BLOCKS, Units};
-pub use pieces::{Call, Exchange, Passes, Piece, Repeated, Routing};
+pub use pieces::{Beside, Call, Exchange, Passes, Piece, Repeated, Routing};
 pub use update::{accumulate, norms, optimizer, unit};
 
 use collcast_sim::compute::Kernel;

@@ -11,8 +11,22 @@ use crate::parallel::Axis;
 pub enum Piece {
     /// Kernels of one shape.
     Kernel(Repeated),
-    /// Calls to other ranks.
+    /// A call to other ranks.
     Exchange(Exchange),
+    /// The kernels that follow wait for all exchanges before.
+    Wait,
+}
+
+/// Which kernels an exchange runs beside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Beside {
+    /// None: those that follow wait for it.
+    Nothing,
+    /// Those that follow, up to a [`Piece::Wait`].
+    Next,
+    /// Those of the product before it, which runs in as many pieces as there are tensor ranks: all but the first piece. What
+    /// follows waits.
+    Before,
 }
 
 /// Kernels of one shape, one after another.
@@ -48,7 +62,7 @@ impl Repeated {
     }
 }
 
-/// Calls of one size to the ranks of a group.
+/// A call to the ranks of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Exchange {
     /// What they carry.
@@ -57,12 +71,10 @@ pub struct Exchange {
     pub axis: Axis,
     /// What they do.
     pub call: Call,
-    /// Bytes of one call as nccl-tests counts them: the whole tensor of a collective, what one rank sends of a ring.
+    /// Its bytes as nccl-tests counts them: the whole tensor of a collective, what one rank sends of a ring.
     pub bytes: u64,
-    /// How many calls.
-    pub count: u32,
-    /// Whether the framework runs them beside the kernels that follow, up to the next exchange that is not hidden.
-    pub hidden: bool,
+    /// Which kernels the framework runs it beside.
+    pub beside: Beside,
 }
 
 /// What an exchange does.

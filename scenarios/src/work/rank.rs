@@ -3,7 +3,7 @@
 use collcast_sim::collective::Collective;
 use collcast_sim::compute::{Kernel, Memory, MemoryKind, Precision, Product, ProductPass, Tokens};
 
-use super::{Call, Elements, Exchange, Execution, ExpertKernels, Piece, Repeated, Scaling};
+use super::{Beside, Call, Elements, Exchange, Execution, ExpertKernels, Piece, Repeated, Scaling};
 use crate::memory::Software;
 use crate::parallel::{Axis, Module, Modules, Parallel};
 use crate::transformer::{Activation, Biases, Transformer};
@@ -150,43 +150,58 @@ impl<'a> Rank<'a> {
     /// together after the call, what is scattered apart before. Pieces beside products are in their place.
     ///
     /// Source: PyTorch 2.11, `torch/distributed/_functional_collectives.py`, `all_gather_tensor`, `reduce_scatter_tensor`.
-    fn call(&self, name: &'static str, collective: Collective, hidden: bool, in_pieces: bool) -> Vec<Piece> {
+    fn call(&self, name: &'static str, collective: Collective, in_pieces: bool) -> Vec<Piece> {
         let execution = self.execution();
-        let call = |hidden| exchange(name, Axis::Tensor, Call::Collective(collective), self.activations(), hidden);
-        if in_pieces {
-            let mut pieces = vec![call(true)];
-            if collective == Collective::ReduceScatter {
-                // The pieces that each rank sent are summed by the one that receives them.
-                pieces.push(elements("sum of pieces", MemoryKind::Copy, self.tokens, self.hidden, 2, 0));
-            }
-            return pieces;
-        }
+        let call = |beside| exchange(name, Axis::Tensor, Call::Collective(collective), self.activations(), beside);
         let copy = || elements("tokens in order", MemoryKind::Copy, self.tokens, self.hidden, 2, 2);
         match collective {
-            Collective::AllGather if execution.splits_second => vec![call(hidden), copy()],
-            Collective::ReduceScatter if execution.splits_second => vec![copy(), call(hidden)],
-            _ => vec![call(hidden)],
+            Collective::AllGather if in_pieces => vec![call(Beside::Next)],
+            // The pieces that each rank sent are summed by the one that receives them.
+            Collective::ReduceScatter if in_pieces => {
+                vec![call(Beside::Before), elements("sum of pieces", MemoryKind::Copy, self.tokens, self.hidden, 2, 0)]
+            }
+            Collective::AllGather if execution.splits_second => vec![call(Beside::Nothing), copy()],
+            Collective::ReduceScatter if execution.splits_second => vec![copy(), call(Beside::Nothing)],
+            _ => vec![call(Beside::Nothing)],
         }
     }
 
-    /// A product whose exchange goes beside it, of its forward pass or its backward pass, runs in as many pieces as there are
-    /// tensor ranks, each with the tokens of one: all but that of the weights' gradient.
+    /// The same beside the kernels that follow.
+    fn beside(&self, name: &'static str, collective: Collective) -> Piece {
+        exchange(name, Axis::Tensor, Call::Collective(collective), self.activations(), Beside::Next)
+    }
+
+    /// Whether exchanges of tensor ranks go beside their products.
+    fn overlaps(&self) -> bool {
+        self.execution().overlaps_tensor && self.splits_sequence() && self.tokens.is_multiple_of(self.tensor)
+    }
+
+    /// A product whose exchange goes beside it runs in as many pieces as there are tensor ranks, each with the tokens of one: all
+    /// but that of the weights' gradient.
     ///
     /// Source: PyTorch 2.11, `torch/distributed/_symmetric_memory/__init__.py`, `_pipelined_multi_all_gather_and_consume`;
     /// Transformer Engine, `comm_gemm_overlap.cpp`, `CommOverlapP2PBase`.
-    fn in_pieces(&self, mut operation: Operation, [forward, backward]: [bool; 2]) -> Operation {
-        for (list, beside) in [(&mut operation.forward, forward), (&mut operation.backward, backward)] {
-            for piece in list.iter_mut().filter(|_| beside && self.splits_sequence()) {
-                if let Piece::Kernel(Repeated { kernel: Kernel::Product(product), count, weights: false, .. }) = piece
-                    && let Tokens::All(tokens) = &mut product.tokens
-                    && tokens.is_multiple_of(self.tensor)
-                {
-                    *tokens /= self.tensor;
-                    *count = self.parallel.tensor;
-                }
+    fn in_pieces(&self, list: &mut [Piece]) {
+        for piece in list {
+            if let Piece::Kernel(Repeated { kernel: Kernel::Product(product), count, weights: false, .. }) = piece
+                && let Tokens::All(tokens) = &mut product.tokens
+            {
+                *tokens /= self.tensor;
+                *count = self.parallel.tensor;
             }
         }
-        operation
+    }
+
+    /// The last piece of such a product needs all that is gathered beside it.
+    fn await_gathered(list: &mut Vec<Piece>) {
+        let in_pieces = |piece: &Piece| matches!(piece, Piece::Kernel(run) if run.count > 1 && !run.weights);
+        if let Some(at) = list.iter().rposition(in_pieces)
+            && let Piece::Kernel(run) = &mut list[at]
+        {
+            let last = Repeated { count: 1, ..run.clone() };
+            run.count -= 1;
+            list.splice(at + 1..at + 1, [Piece::Wait, Piece::Kernel(last)]);
+        }
     }
 
     /// Products that tensor ranks split by outputs, of one input: with sequence parallelism they gather it before, and
@@ -199,45 +214,70 @@ impl<'a> Rank<'a> {
     pub(super) fn column_parallel(&self, name: &'static str, products: &[Linear]) -> Vec<Operation> {
         let execution = self.execution();
         let found = !execution.splits_second || products.iter().all(|of| !of.head);
-        let gathers = execution.overlaps_tensor && found;
+        let gathers = self.overlaps() && found;
         let sums = gathers && (!execution.splits_second || products.len() == 1);
-        let products = products.iter().map(|of| self.in_pieces(self.linear(name, of), [gathers, sums]));
+        let mut products: Vec<Operation> = products.iter().map(|of| self.linear(name, of)).collect();
         if self.tensor == 1 {
-            return products.collect();
+            return products;
+        }
+        for product in &mut products {
+            if gathers {
+                self.in_pieces(&mut product.forward);
+            }
+            if sums {
+                self.in_pieces(&mut product.backward);
+            }
+        }
+        if gathers && let Some(last) = products.last_mut() {
+            Self::await_gathered(&mut last.forward);
         }
         let split = self.splits_sequence();
         let mut gather = Operation::default();
         if split {
-            gather.forward.extend(self.call("gather of an input", Collective::AllGather, false, gathers));
+            gather.forward.extend(self.call("gather of an input", Collective::AllGather, gathers));
         }
         let sum = if split { Collective::ReduceScatter } else { Collective::AllReduce };
-        let hides = execution.hides_gradients;
-        let reduce = self.call("gradient of an input", sum, hides, sums);
-        if !hides {
-            gather.backward.extend(reduce);
+        let mut reduce = self.call("gradient of an input", sum, sums);
+        let of_weights = |piece: &Piece| matches!(piece, Piece::Kernel(run) if run.weights);
+        if !execution.hides_gradients {
+            match products.last_mut().filter(|_| sums) {
+                // Right after the product that it goes beside.
+                Some(product) => {
+                    let at = product.backward.iter().position(of_weights).unwrap_or(product.backward.len());
+                    product.backward.splice(at..at, reduce);
+                }
+                None => gather.backward.extend(reduce),
+            }
             return std::iter::once(gather).chain(products).collect();
         }
         // The input comes again beside the product of its gradient, whose sum goes beside that of the weights' gradient.
         let mut one = Operation { role: Role::Product, ..gather };
         if split && self.software.gathers_again {
-            one.backward.extend(self.call("gather of an input again", Collective::AllGather, true, gathers));
+            one.backward.push(self.beside("gather of an input again", Collective::AllGather));
         }
-        let mut after = reduce;
+        let mut weights = Vec::new();
         for product in products {
             one.forward.extend(product.forward);
-            let of_weights = |piece: &Piece| matches!(piece, Piece::Kernel(run) if run.weights);
-            let (weights, inputs): (Vec<_>, Vec<_>) = product.backward.into_iter().partition(of_weights);
+            let (own, inputs): (Vec<_>, Vec<_>) = product.backward.into_iter().partition(of_weights);
             one.backward.extend(inputs);
-            after.extend(weights);
+            weights.extend(own);
         }
-        one.backward.append(&mut after);
+        reduce[0] = self.beside("gradient of an input", sum);
+        let after = reduce.split_off(1);
+        one.backward.push(Piece::Wait);
+        one.backward.extend(reduce.into_iter().chain(weights).chain([Piece::Wait]).chain(after));
         vec![one]
     }
 
     /// A product that tensor ranks split by inputs, and the sum of their results; `last` where nothing keeps that.
     pub(super) fn row_parallel(&self, name: &'static str, of: &Linear, last: bool) -> Vec<Operation> {
-        let beside = self.execution().overlaps_tensor;
-        let mut product = self.in_pieces(self.linear(name, of), [beside; 2]);
+        let overlaps = self.overlaps();
+        let mut product = self.linear(name, of);
+        if overlaps {
+            self.in_pieces(&mut product.forward);
+            self.in_pieces(&mut product.backward);
+            Self::await_gathered(&mut product.backward);
+        }
         if last {
             product.role = Role::Output;
         }
@@ -246,9 +286,9 @@ impl<'a> Rank<'a> {
         }
         let split = self.splits_sequence();
         let sum = if split { Collective::ReduceScatter } else { Collective::AllReduce };
-        let gather = split.then(|| self.call("gather of a gradient", Collective::AllGather, false, beside));
+        let gather = split.then(|| self.call("gather of a gradient", Collective::AllGather, overlaps));
         let reduce = Operation {
-            forward: self.call("sum of a result", sum, false, beside),
+            forward: self.call("sum of a result", sum, overlaps),
             backward: gather.unwrap_or_default(),
             role: if last { Role::Output } else { Role::Reduced },
             ..Operation::default()
@@ -349,6 +389,6 @@ pub(super) fn sort(name: &'static str, tokens: u64, passes: u64, kernels: u32) -
 }
 
 /// One call.
-pub(super) fn exchange(name: &'static str, axis: Axis, call: Call, bytes: u64, hidden: bool) -> Piece {
-    Piece::Exchange(Exchange { name, axis, call, bytes, count: 1, hidden })
+pub(super) fn exchange(name: &'static str, axis: Axis, call: Call, bytes: u64, beside: Beside) -> Piece {
+    Piece::Exchange(Exchange { name, axis, call, bytes, beside })
 }

@@ -106,11 +106,11 @@ fn unfused_attention_multiplies_the_square() {
     assert!((forward / known.forward() - 1.0).abs() < 1e-12 && (backward / known.backward() - 1.0).abs() < 1e-12);
 }
 
-/// Calls of a list: axis, kind, bytes each, how many.
-fn calls(pieces: &[Piece]) -> Vec<(Axis, Call, u64, u32)> {
+/// Calls of a list: axis, kind, bytes.
+fn calls(pieces: &[Piece]) -> Vec<(Axis, Call, u64)> {
     let exchange = |piece: &Piece| match piece {
-        Piece::Exchange(e) => Some((e.axis, e.call, e.bytes, e.count)),
-        Piece::Kernel(_) => None,
+        Piece::Exchange(e) => Some((e.axis, e.call, e.bytes)),
+        Piece::Kernel(_) | Piece::Wait => None,
     };
     pieces.iter().filter_map(exchange).collect()
 }
@@ -135,18 +135,19 @@ fn exchanges_are_those_of_each_strategy() {
     let (layer, head, model, _) = passes_of("llama3-70b", "tp=8,recompute=full", |_| ());
     let a = 2 * model.sequence * model.hidden;
     for list in [&layer.forward, &layer.backward, &layer.recompute] {
-        assert_eq!(calls(list), [(Axis::Tensor, reduce, a, 1); 2]);
+        assert_eq!(calls(list), [(Axis::Tensor, reduce, a); 2]);
     }
-    assert_eq!(calls(&head.forward), [(Axis::Tensor, reduce, 4 * model.sequence, 1); 3]);
-    assert_eq!(calls(&head.backward), [(Axis::Tensor, reduce, a, 1)]);
+    assert_eq!(calls(&head.forward), [(Axis::Tensor, reduce, 4 * model.sequence); 3]);
+    assert_eq!(calls(&head.backward), [(Axis::Tensor, reduce, a)]);
 
     // Gather and reduce-scatter in their place, and the sharded input again.
     let (layer, ..) = passes_of("llama3-70b", "tp=8,sp=on", |_| ());
-    let t = |call| (Axis::Tensor, call, a, 1);
+    let t = |call| (Axis::Tensor, call, a);
     assert_eq!(calls(&layer.forward), [t(gather), t(scatter), t(gather), t(scatter)]);
     let back = [t(gather), t(gather), t(scatter)];
     assert_eq!(calls(&layer.backward), [back, back].concat());
-    let hidden = |list: &[Piece]| list.iter().filter(|p| matches!(p, Piece::Exchange(e) if e.hidden)).count();
+    let hidden =
+        |list: &[Piece]| list.iter().filter(|p| matches!(p, Piece::Exchange(e) if e.beside != Beside::Nothing)).count();
     assert_eq!((hidden(&layer.forward), hidden(&layer.backward)), (0, 4));
     let (layer, ..) = passes_of("llama3-70b", "tp=8,sp=on", |s| s.execution.overlaps_tensor = true);
     assert_eq!(hidden(&layer.forward), 4);
@@ -155,24 +156,36 @@ fn exchanges_are_those_of_each_strategy() {
     let (layer, .., parallel) = passes_of("llama3-8b", "cp=4,tp=2", |_| ());
     let part = 4 * (parallel.sequence(&model) / 4) * 8 * 128 / 2;
     let ring = |list: &[Piece]| calls(list).into_iter().filter(|c| c.0 == Axis::Context).collect::<Vec<_>>();
-    assert_eq!(ring(&layer.forward), [(Axis::Context, Call::Ring, part, 3)]);
-    assert_eq!(ring(&layer.backward), [(Axis::Context, Call::Ring, 2 * part, 3)]);
+    let send = |parts| (Axis::Context, Call::Ring, parts * part);
+    assert_eq!(ring(&layer.forward), [send(1); 3]);
+    // Backward, gradients follow keys and values a step later.
+    assert_eq!(ring(&layer.backward), [1, 2, 2, 1].map(send));
+    // A kernel waits for what was sent beside the one before it.
+    for (list, steps) in [(&layer.forward, "skwskwskwkw"), (&layer.backward, "skwskwskwskw")] {
+        let of = |piece: &Piece| match piece {
+            Piece::Exchange(e) if e.axis == Axis::Context => Some('s'),
+            Piece::Kernel(run) if matches!(run.kernel, Kernel::Attention(_)) => Some('k'),
+            Piece::Wait => Some('w'),
+            _ => None,
+        };
+        let order: String = list.iter().filter_map(of).collect();
+        assert!(order.contains(steps), "{order}");
+    }
     let (layer, ..) = passes_of("llama3-8b", "cp=4", |s| s.execution.context = ContextKind::AllGather);
-    assert_eq!(calls(&layer.forward), [(Axis::Context, gather, 4 * 8192 * 8 * 128, 1)]);
+    assert_eq!(calls(&layer.forward), [(Axis::Context, gather, 4 * 8192 * 8 * 128)]);
     assert_eq!(calls(&layer.backward).iter().map(|c| c.1).collect::<Vec<_>>(), [gather, scatter]);
     // PyTorch: gathered beside the first part; gradients go round, c times, twice as wide, the last time beside nothing.
     let (layer, ..) = passes_of("llama3-8b", "cp=4", |s| s.execution.context = ContextKind::Merged);
-    assert_eq!(calls(&layer.forward), [(Axis::Context, gather, 4 * 8192 * 8 * 128, 1)]);
+    assert_eq!(calls(&layer.forward), [(Axis::Context, gather, 4 * 8192 * 8 * 128)]);
     let round = 2 * 4 * (8192 / 4) * 8 * 128;
-    let [send, last] = [3, 1].map(|count| (Axis::Context, Call::Ring, round, count));
-    assert_eq!(calls(&layer.backward)[1..], [send, last]);
-    assert_eq!((hidden(&layer.forward), hidden(&layer.backward)), (1, 2));
+    assert_eq!(calls(&layer.backward)[1..], [(Axis::Context, Call::Ring, round); 4]);
+    assert_eq!((hidden(&layer.forward), hidden(&layer.backward)), (1, 4));
     let (layer, ..) = passes_of("gpt-22b", "cp=4", |s| s.execution.context = ContextKind::Ulysses);
-    assert_eq!(calls(&layer.forward), [(Axis::Context, all, 2 * 2048 / 4 * 6144, 1); 4]);
+    assert_eq!(calls(&layer.forward), [(Axis::Context, all, 2 * 2048 / 4 * 6144); 4]);
 
     // Each token goes to its experts and comes back; 8-bit dispatch carries a scale for 128 elements.
     let (layer, ..) = passes_of("mixtral-8x7b", "ep=8,dp=8,gbs=8", |_| ());
-    let sent = (Axis::Expert, all, 4096 * 2 * 4096 * 2, 1);
+    let sent = (Axis::Expert, all, 4096 * 2 * 4096 * 2);
     assert_eq!(calls(&layer.forward), [sent; 2]);
     assert_eq!(calls(&layer.backward), [sent; 2]);
     let (layer, ..) = passes_of("mixtral-8x7b", "ep=8,dp=8,gbs=8", |s| {
@@ -193,7 +206,7 @@ fn recomputation_and_precision_are_those_of_the_framework() {
         let name = |piece: &Piece| match piece {
             Piece::Kernel(run) if !matches!(run.kernel, Kernel::Memory(_)) => Some(run.name),
             Piece::Exchange(call) => Some(call.name),
-            Piece::Kernel(_) => None,
+            Piece::Kernel(_) | Piece::Wait => None,
         };
         pieces.iter().filter_map(name).collect()
     };

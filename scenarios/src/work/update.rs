@@ -4,7 +4,7 @@ use collcast_sim::collective::Collective;
 use collcast_sim::compute::{Kernel, Memory, MemoryKind, Optimizer, Precision};
 
 use super::rank::{exchange, kernel};
-use super::{Call, Elements, Exchange, Piece, Units};
+use super::{Beside, Call, Elements, Exchange, Piece, Units};
 use crate::memory::Software;
 use crate::parallel::{Axis, Parallel};
 use crate::transformer::{LayerKind, Transformer};
@@ -29,7 +29,7 @@ pub fn optimizer((parameters, all): (u64, u64), tensors: u64, parallel: &Paralle
             let shared = axis != Axis::DataContext || parallel.zero > 0;
             if shared && parallel.group_size(axis) > 1 {
                 let call = Call::Collective(Collective::AllReduce);
-                pieces.push(exchange("norm of gradients", axis, call, NORM, false));
+                pieces.push(exchange("norm of gradients", axis, call, NORM, Beside::Nothing));
             }
         }
         pieces.push(copy("clipping", states.gradient, states.gradient));
@@ -73,8 +73,8 @@ pub fn norms(model: &Transformer, layers: u64, parallel: &Parallel, software: &S
         axis: Axis::Tensor,
         call: Call::Collective(Collective::AllReduce),
         bytes: (parameters as f64 * software.states.gradient) as u64,
-        count: 1,
-        hidden: false,
+
+        beside: Beside::Nothing,
     })
 }
 
