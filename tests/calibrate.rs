@@ -2,10 +2,6 @@
 //! Method: measurements made by the simulator with known parameters and noise; the committed ones of
 //! `collcast bench` through the program itself.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use collcast_sim::calibrate::{Estimate, Fit, Judged, Sample, Split, Study, mean};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::engine::Unobserved;
@@ -15,7 +11,7 @@ use collcast_sim::schedule::Call;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 
-use common::{all, collcast};
+use crate::common::{all, collcast};
 
 /// What the planted machine has, in parts of the prior's values.
 const PLANTED: [(Constant, f64); 8] = [

@@ -1,17 +1,13 @@
 //! Goal: `collcast check` tells what moved NCCL's choices and our forecasts, in every format, and is
 //! silent otherwise. Method: small suites of their own; none of them depends on what is predicted.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use common::collcast;
+use crate::common::collcast;
 
 const TOPOLOGY: &str = r#"schema = "collcast/topology/1"
 name = "box"

@@ -1,15 +1,11 @@
 //! Goal: what a user meets at the command line: output on stdout, notes and one verdict on
 //! stderr, exit codes of the contract, and refusals that say what, where and the way out.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::io::Write;
 
+use crate::common::collcast;
 use collcast_sim::schedule::msccl::plan::Plan;
-use common::collcast;
 
 fn file(name: &str, content: &[u8]) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();

@@ -1,18 +1,12 @@
 //! Goal: what a user of `collcast compare` meets: verdicts and exit codes, formats, refusals.
 //! The statistic has its own tests beside it.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-#[path = "common/random.rs"]
-mod random;
-
 use std::path::Path;
 
 use serde_json::Value;
 
-use common::collcast;
-use random::Random;
+use crate::common::collcast;
+use crate::random::Random;
 
 const LOG: &str = "tests/data/h200x4/all_reduce_Ring_Simple.log";
 const CSV: &str = "tests/data/h200x4/nccl.csv";

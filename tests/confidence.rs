@@ -1,9 +1,5 @@
 //! How sure answers are is told in the same way by every command.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
 use collcast::reports::model::{Report, Status};
 use collcast::sim::collective::Collective;
 use collcast::sim::units::Bytes;
@@ -81,7 +77,7 @@ fn what_others_measured_there_takes_sureness_away() {
     std::fs::write(&log, "collective,nodes,ranks,size_bytes,time_us\nall_reduce,2,16,8589934592,88000\n").unwrap();
     let of = |command: &[&str], machine: &str, more: &[&str]| {
         let on = ["-t", machine, "--nodes", "2", "--format", "json"];
-        let (_, out, err) = common::collcast(&[command, &on, more].concat());
+        let (_, out, err) = crate::common::collcast(&[command, &on, more].concat());
         let answer: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
         answer["verdict"]["confidence"].as_str().unwrap().to_owned()
     };

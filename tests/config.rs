@@ -1,8 +1,6 @@
 //! Goal: defaults from a file and from variables: which wins, where each is from, that answers say so, and that what is wrong in
 //! them is named with its place.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;

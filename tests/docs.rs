@@ -3,16 +3,12 @@
 //! for anything, runs of blanks for one. Blocks fenced as `console,gpu` need GPUs or follow from what did, those fenced as
 //! `console,minutes` run where `COLLCAST_ALL_TESTS` is set: of both the options are held against `--help`.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{all, collcast};
+use crate::common::{all, collcast};
 use rayon::prelude::*;
 
 /// Words of a sentence at most.
@@ -103,7 +99,7 @@ fn words(text: &str) -> String {
 /// Runs a command and finds what is shown, in order.
 fn check_prints(page: &str, folder: &Path, command: &str, shown: &[String]) {
     let program = Path::new(env!("CARGO_BIN_EXE_collcast")).parent().unwrap();
-    let out = common::without_own(&mut Command::new("bash"))
+    let out = crate::common::without_own(&mut Command::new("bash"))
         .args(["-c", command])
         .current_dir(folder)
         .env("PATH", format!("{}:{}", program.display(), std::env::var("PATH").unwrap()))

@@ -3,10 +3,6 @@
 //! and, in a third of them, a nuisance that no model knows; the doctor sees the times and the machine
 //! as it should be, nothing else.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::hash::Hasher as _;
@@ -26,7 +22,7 @@ use collcast_sim::units::{Bytes, SimDuration};
 use rayon::prelude::*;
 use serde_json::Value;
 
-use common::{all, collcast};
+use crate::common::{all, collcast};
 
 /// What is planted.
 #[derive(Clone, Copy, Debug)]

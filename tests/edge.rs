@@ -2,20 +2,17 @@
 //! that have no meaning where they are given.
 
 #![cfg(unix)]
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
 
 use std::io::Read as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::collcast;
+use crate::common::collcast;
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
-    common::without_own(&mut command).env("COLLCAST_CONFIG", "").stdin(Stdio::null());
+    crate::common::without_own(&mut command).env("COLLCAST_CONFIG", "").stdin(Stdio::null());
     command.current_dir(env!("CARGO_MANIFEST_DIR"));
     command
 }

@@ -1,8 +1,6 @@
 //! Goal: programs that use the library do what they say, without the command line.
 //! Method: the examples, which `cargo test` builds beside the tests, run from a clone.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use std::path::Path;
 use std::process::Command;
 

@@ -1,10 +1,6 @@
 //! Goal: a host that is slow does not get the job, and one that is not does; exit code, line and metrics agree.
 //! Method: runs with the times of forecasts, changed; and the program itself on CPU threads.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use collcast::bench::{Backend, MeasuredCall, Outcome, Planned};
 use collcast::guard::{Expected, guard};
 use collcast::health::{Gate, State};
@@ -13,7 +9,7 @@ use collcast::sim::units::Bytes;
 use collcast::views::guard::prometheus;
 use collcast::{Query, SiteSpec};
 
-use common::collcast;
+use crate::common::collcast;
 
 /// A run on 4 H200 that takes `times` what is forecast from 32 MiB on.
 fn run(times: f64) -> Outcome {

@@ -1,18 +1,14 @@
 //! Goal: a run is judged by the past of its own hosts, says since when they are slower, and is recorded, whoever else writes.
 //! Method: logs written here, one a day of each host.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::path::{Path, PathBuf};
 
+use crate::common::collcast;
 use collcast::SiteSpec;
 use collcast::health::{Gate, State};
 use collcast::validate::{Outcome, Request, validate};
 use collcast::views::validate::Shown;
 use collcast_reports::model::Status;
-use common::collcast;
 
 /// The log of a day of November 2026 on a host: all-reduce over 8 GPUs whose times are so many times those of a good day.
 fn log(folder: &Path, host: &str, day: u32, factor: f64) -> PathBuf {

@@ -3,16 +3,11 @@
 //! A fleet is played: each run takes as long as its slowest host lets it. Its noise is not that of the inference: a pace for each
 //! run, times of its own for each size with long tails, hosts that differ for good, and runs that something disturbed.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "common/random.rs"]
-mod random;
-
 use std::collections::BTreeSet;
 
 use collcast::health::suspects::{Belief, Member, Pace, Plan, Trial, Used, infer, next_round};
 
-use random::Random;
+use crate::random::Random;
 use rayon::prelude::*;
 
 /// Student's t of 3 degrees of freedom, which has a standard deviation of 1.7 and long tails.

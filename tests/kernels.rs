@@ -3,10 +3,6 @@
 //! profiles were fitted to four fifths of all shapes, by a hash of their sizes; errors are told on the last fifth. The
 //! outcome is `docs/accuracy/compute.md`, which must be current: `COLLCAST_UPDATE=1` writes it.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +11,7 @@ use collcast_sim::compute::fit::{self, Sample};
 use collcast_sim::compute::{Clock, Compute, Constant, Kernel, Memory, MemoryKind};
 use collcast_sim::profile::Role;
 
-use common::collcast;
+use crate::common::collcast;
 
 const PAGE: &str = "docs/accuracy/compute.md";
 /// Each GPU, with the folders that have rows of it.
@@ -76,7 +72,7 @@ fn kernels_take_what_profiles_say() {
         std::fs::write(&path, &page).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(written, page, "{PAGE} is not current: COLLCAST_UPDATE=1 cargo test --test kernels");
+    assert_eq!(written, page, "{PAGE} is not current: COLLCAST_UPDATE=1 cargo test --test program kernels");
 }
 
 fn line(page: &mut String, what: &str, all: &Stats, out: &Stats) {

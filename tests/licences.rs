@@ -1,7 +1,5 @@
 //! What the dependency tree may be used under.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use std::collections::BTreeSet;
 use std::process::Command;
 

@@ -1,16 +1,12 @@
 //! Goal: `lint` finds each pitfall and cries no wolf; every rule has a sample that it finds; no file breaks it.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::common::collcast;
 use collcast::SiteSpec;
 use collcast::lint::{Input, Request, lint, rules};
-use common::collcast;
 use serde::Deserialize;
 
 const FOLDER: &str = "tests/data/lint";

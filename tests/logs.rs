@@ -1,13 +1,9 @@
 //! Goal: logs that are broken, or of another machine or several runs, do not pass as what they are not.
 //! Method: nccl-tests text written here: healthy runs of an 8-GPU host, each with one thing wrong.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::fmt::Write as _;
 
-use common::collcast;
+use crate::common::collcast;
 use serde_json::Value;
 
 /// Sizes of the runs, with what a DGX H100 takes with rings, roughly: the tests are of judgement, not of times.

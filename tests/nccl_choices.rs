@@ -2,8 +2,6 @@
 //! Method: its graphs are given (its own dumps, or the line it printed of them); tables and choices
 //! are compared with its log.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::nccl::PathClass;

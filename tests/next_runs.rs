@@ -1,15 +1,11 @@
 //! Goal: `validate --next-runs` leads from no runs to the slow host, through the scripts that it writes.
 //! Method: a launcher of our own on PATH plays nccl-tests on hosts of which one is slow.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::collcast;
+use crate::common::collcast;
 use serde_json::Value;
 
 /// Rounds until a host must be named.

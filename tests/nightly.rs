@@ -1,10 +1,6 @@
 //! Goal: the examples of nightly jobs go on failing while a machine is slow, tell a slow decline, and take a new level only
 //! where somebody accepts it. Method: the scripts as they are, with a log in place of nccl-tests that is slower by a factor.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -12,7 +8,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use common::without_own;
+use crate::common::without_own;
 
 /// Prints the log with times as many times as long, and with noise of its own.
 const MEASURE: &str = r#"#!/bin/sh

@@ -1,8 +1,6 @@
 //! Goal: every crate could be published as it is: it says what it is, names the versions of ours that it uses, and what its code
 //! takes in is part of its package.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,16 +1,12 @@
 //! Goal: `collcast plan` sets machines, counts of GPUs and ways to run a job beside each other, and says what tells them apart.
 //! Method: small searches, each held against the same plan asked for by itself.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use collcast::plan::{Options, Request, Upkeep, Whole, compare, plan};
 use collcast::{SiteSpec, Watch};
 use collcast_scenarios::training::Kind;
 use serde_json::Value;
 
-use common::collcast;
+use crate::common::collcast;
 
 fn request(machine: &str, gpus: u64) -> Request {
     Request {
@@ -91,7 +87,7 @@ fn odd_counts_are_told_apart() {
     assert!(odd.options[1].efficiency.is_none() && odd.scales.is_empty());
     let sentence = odd.report().verdict.unwrap().sentence;
     assert!(sentence.contains("tokens a step differ"), "{sentence}");
-    let [fast, slow] = [64, 72].map(|gpus| Request { model: "llama3-70b".to_owned(), micro_batch: None, ..of(gpus) });
+    let [fast, slow] = [64, 72].map(|gpus| Request { model: "llama3-70b".to_owned(), ..of(gpus) });
     let options = all(&[fast, slow]);
     let steps: Vec<f64> = options.options.iter().map(|option| option.time().unwrap()[1]).collect();
     assert_eq!((options.idle.as_slice(), steps[1] > steps[0]), ([(1, 0)].as_slice(), true));
@@ -538,7 +534,7 @@ fn rings_of_many_context_ranks_follow_their_nics() {
     let layout = "cp=16,tp=4";
     let args = ["plan", "llama3-8b", "--on", "dgx-h100", "--gpus", "64", "--layout", layout, "--seq", "131072"];
     let vary = ["--global-batch", "16", "--micro-batch", "1", "--vary", "nic.rate=x0.25,x0.5,x0.75,x1,x2"];
-    let (code, out, err) = common::collcast(&[&args[..], &vary, &["--format", "json"]].concat());
+    let (code, out, err) = crate::common::collcast(&[&args[..], &vary, &["--format", "json"]].concat());
     assert_eq!(code, 0, "{err}");
     let result: Value = serde_json::from_str(&out).unwrap();
     let steps = result["variations"].as_array().unwrap().iter().map(|v| v["step_s"].as_f64().unwrap());
@@ -567,7 +563,7 @@ fn options_are_of_one_batch_and_pay_what_they_hold() {
     let run = |gpus: &str, more: &[&str]| -> Value {
         let args = ["plan", "llama3-8b", "--on", "dgx-h100", "--gpus", gpus, "--tokens", "2T", "--price", "2"];
         let layout = ["--layout", "tp=2", "--micro-batch", "1", "--format", "json"];
-        let (code, out, err) = common::collcast(&[&args[..], &layout, more].concat());
+        let (code, out, err) = crate::common::collcast(&[&args[..], &layout, more].concat());
         assert_eq!(code, 0, "{err}");
         serde_json::from_str(&out).unwrap()
     };
@@ -724,6 +720,30 @@ fn stages_of_zero_are_searched() {
         let fastest = each.map(|one| one.step.seconds).fold(f64::INFINITY, f64::min);
         assert!((all.step.seconds / fastest - 1.0).abs() < 1e-9, "{framework}: {} for {fastest}", all.text);
     }
+    // Without replicas there is nothing to share, and stages are searched all the same.
+    let args =
+        ["plan", "llama3-8b", "--gpus", "16", "--framework", "torchtitan", "--micro-batch", "1", "--top", "1000"];
+    let (_, out, err) = collcast(&args);
+    assert!(out.contains("tp=8,pp=2,mbs=1"), "{out}{err}");
+    let (_, out, _) =
+        collcast(&["plan", "llama3-8b", "--gpus", "8", "--framework", "torchtitan", "--layout", "zero=1"]);
+    assert!(out.contains("torchtitan has no ZeRO 1"), "{out}");
+    let eight = ["plan", "llama3-8b", "--gpus", "8", "--framework", "torchtitan", "--precision", "fp8"];
+    let (code, _, err) = collcast(&[&eight[..], &["--param-gather", "fp8", "--layout", "zero=0"]].concat());
+    assert!(code == 2 && err.contains("takes --zero 2 or more"), "{err}");
+}
+
+/// Goal: a sequence counts alike wherever it is given.
+#[test]
+fn a_layout_may_have_the_sequence() {
+    let step = |args: &[&str]| {
+        let (_, out, err) = collcast(&[&["plan", "llama3-8b", "--gpus", "64", "--format", "json"], args].concat());
+        let plan: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+        (plan["layouts"][0]["step_time_s"].as_f64(), err.contains("a step has 32 sequences of 131072 tokens"))
+    };
+    let [flag, layout] =
+        [&["--layout", "tp=8,cp=4", "--seq", "131072"][..], &["--layout", "tp=8,cp=4,seq=131072"]].map(step);
+    assert!(flag == layout && flag.0.is_some(), "{flag:?} {layout:?}");
 }
 
 /// Goal: a plan's step is a scenario that `simulate` runs in about the same time, whatever ranks share.

@@ -2,10 +2,6 @@
 //! is and why.
 //! Method: a folder of a machine, and folders of a user, with profiles whose latency cannot be missed.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
@@ -24,7 +20,7 @@ fn profile(folder: &Path, name: &str, machines: &str, launch: f64) {
 /// Exit code, output and errors, with folders of the user's own.
 fn collcast(folders: &str, args: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
-    let out = common::without_own(&mut command).args(args).env("COLLCAST_PROFILES", folders).output().unwrap();
+    let out = crate::common::without_own(&mut command).args(args).env("COLLCAST_PROFILES", folders).output().unwrap();
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
 }

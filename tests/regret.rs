@@ -2,10 +2,6 @@
 //! Method: forced runs of every algorithm and protocol on 2 and 4 H200 (`tests/data/SOURCES.md`). Advice from some runs is
 //! judged on others: out of place on in place, and the other way round.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -14,7 +10,7 @@ use collcast::sim::schedule::Call;
 use collcast::tune::{Budget, Candidate, Forced, Outcome, Request, Stopwatch, Tuned, tune, tune_measuring};
 use collcast::{Error, SiteSpec};
 
-use common::all;
+use crate::common::all;
 
 /// Where the forced runs are.
 const RUNS: &str = "tests/data/h200x4/nccl.csv";

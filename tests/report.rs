@@ -1,16 +1,12 @@
 //! Goal: `--report` and `collcast report` write pages that a browser shows without a fault, the same bytes each time.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
-use common::collcast;
+use crate::common::collcast;
 
 /// A folder of a test's own, and the path of a file in it.
 fn folder() -> (tempfile::TempDir, impl Fn(&str) -> String) {
@@ -34,7 +30,7 @@ fn made(args: &str, threads: Option<&str>) -> String {
     }
     let run = |args: &str| {
         let mut run = Command::new(env!("CARGO_BIN_EXE_collcast"));
-        common::without_own(&mut run).args(args.split(' ')).current_dir(folder.path());
+        crate::common::without_own(&mut run).args(args.split(' ')).current_dir(folder.path());
         run.envs(threads.map(|threads| ("RAYON_NUM_THREADS", threads)));
         run.env("COLLCAST_PROFILES", "").env("COLLCAST_CONFIG", "").output().unwrap()
     };

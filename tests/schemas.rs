@@ -4,10 +4,6 @@
 //! key beside those that are named. `tests/data/schemas` has what versions promised; `COLLCAST_UPDATE=1` writes that of a
 //! version which has no file yet.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -20,7 +16,7 @@ use collcast::{Query, SiteSpec, bench};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
-use common::collcast;
+use crate::common::collcast;
 
 /// Commands in all shapes of their answers, without `--format json`; DIR is an empty folder.
 const SAMPLES: [&str; 79] = [
@@ -327,7 +323,7 @@ fn promises_are_kept() {
         }
     }
     assert!(versions > 0);
-    assert!(this.exists(), "{} is not there: COLLCAST_UPDATE=1 cargo test --test schemas", this.display());
+    assert!(this.exists(), "{} is not there: COLLCAST_UPDATE=1 cargo test --test program schemas", this.display());
 }
 
 /// Goal: a schema is found by its name and by what an answer says, and names that are none are refused with the nearest.

@@ -2,10 +2,7 @@
 //! Method: loads on built-in machines against bounds that hold for any engine, published arithmetic of a cache, and what
 //! users give that makes no sense.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
+use crate::common::collcast;
 use collcast::serve::{Fleet, Group, Load, Machines, Outcome, Request, break_even, compare, serve, smallest, split};
 use collcast::site::SiteSpec;
 use collcast::{Watch, transfer};
@@ -14,7 +11,6 @@ use collcast_scenarios::serving::arrivals::Prefixes;
 use collcast_scenarios::serving::summary::Objective;
 use collcast_scenarios::serving::{Policy, Route};
 use collcast_sim::compute::Precision;
-use common::collcast;
 
 const EIGHT: Group = Group::new(1, 8);
 

@@ -1,13 +1,9 @@
 //! Goal: what comes with an installed tool: completions, man pages, and a test of what works here.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use common::collcast;
+use crate::common::collcast;
 
 /// What bash offers behind words, by the script that `completions bash` prints.
 fn offered(words: &[&str]) -> BTreeSet<String> {

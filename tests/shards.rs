@@ -1,15 +1,11 @@
 //! Goal: an answer that several machines work out in parts is the answer of one, to the last byte; what does not go together
 //! is refused.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{collcast, without_own};
+use crate::common::{collcast, without_own};
 
 /// Works out all parts of a command, in a folder.
 fn parts(folder: &Path, of: usize, command: &[&str]) -> Vec<String> {

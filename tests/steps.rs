@@ -1,10 +1,6 @@
 //! Goal: what a step's answer advises can be had, and is worth what it says; variants are compared where that means something.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
-use common::collcast;
+use crate::common::collcast;
 use serde_json::Value;
 
 /// A scenario of layers with 20 M parameters, and more text after them.

@@ -3,14 +3,10 @@
 //!
 //! Method: `script` of util-linux plays the terminal.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use common::{collcast, without_own};
+use crate::common::{collcast, without_own};
 
 /// Columns of the terminal, and what begins a control sequence.
 const WIDTH: usize = 80;

@@ -3,12 +3,9 @@
 //! 40 more products, and fully sharded, with times measured without a profiler; dumps of a flight recorder, from which a
 //! call is taken.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::path::{Path, PathBuf};
 
+use crate::common::collcast;
 use collcast::SiteSpec;
 use collcast::trace::{Judgement, Outcome, Request, trace};
 use collcast_sim::collective::{Collective, DataType};
@@ -17,7 +14,6 @@ use collcast_sim::ids::Rank;
 use collcast_sim::predict::Choice;
 use collcast_sim::schedule::Call;
 use collcast_sim::units::Bytes;
-use common::collcast;
 use serde_json::{Value, json};
 
 fn data(name: &str) -> PathBuf {

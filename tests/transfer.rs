@@ -2,16 +2,12 @@
 //! Method: published times between two hosts, ways on built-in machines against what their links carry, and what users give
 //! that makes no sense.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::path::Path;
 
+use crate::common::collcast;
 use collcast::SiteSpec;
 use collcast::kernels::{PeerRequest, fit_peers};
 use collcast::transfer::{Outcome, Request, Row, transfer};
-use common::collcast;
 
 fn data(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/transfer").join(name).display().to_string()

@@ -1,13 +1,9 @@
 //! `collcast tune` as a user runs it: what it advises, what it refuses to advise, the files.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use common::collcast;
+use crate::common::collcast;
 use serde_json::Value;
 
 /// Rows of all-reduce on 4 GPUs over some sizes: the forecast of ring and tree with each

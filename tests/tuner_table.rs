@@ -1,12 +1,8 @@
 //! What `collcast tune` writes into a table and beside it, as NCCL, its plugins and forecasts take it.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::path::Path;
 
-use common::collcast;
+use crate::common::collcast;
 use serde_json::Value;
 
 /// Goal: a change does not reach sizes where it is slower: it begins and ends at sizes that gain.

@@ -2,8 +2,6 @@
 //! where they help all calls together, and never where one call is slower.
 //! Method: machines that are made up: they take the time of the forecast, times what the test says, and some noise.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use collcast::sim::collective::{Collective, Launch};

@@ -4,15 +4,11 @@
 //! profile was fitted to these rows: this holds the model's form; `collcast calibrate` tells the errors
 //! on rows held back.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use common::collcast;
+use crate::common::collcast;
 
 fn judged() -> Value {
     let (code, out, err) = collcast(&["validate", "tests/data/h200x4", "-t", "h200x4", "--format", "json"]);

@@ -4,12 +4,6 @@
 //! No profile that judges a run was fitted to it or to another of its publisher, and what healthy machines are off by
 //! comes from the other publishers' runs alone.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-#[path = "common/random.rs"]
-mod random;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -28,7 +22,7 @@ use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 use serde::Deserialize;
 
-use random::Random;
+use crate::random::Random;
 
 const PUBLISHED: &str = "tests/data/published";
 
@@ -420,7 +414,7 @@ fn families() -> String {
         (read(&format!("{PUBLISHED}/families.toml")), read("tests/data/verdicts.toml"));
     let mut text = String::from(
         "# Profiles fitted to published runs, by runs of others: taken where they are nearer than the machines' own.\n\
-         # `COLLCAST_UPDATE=1 cargo test --test verdicts` writes it anew.\n",
+         # `COLLCAST_UPDATE=1 cargo test --test program verdicts` writes it anew.\n",
     );
     for (name, family) in &families.families {
         let strangers = Strangers::of(name, &families, &known);
@@ -456,7 +450,7 @@ fn families() -> String {
 /// -0.8%, and a fit of the others without it is 11% farther from strangers, since `copy.simple` then moves in its place.
 #[test]
 fn no_fitted_constant_harms_strangers() {
-    if !common::all("no_fitted_constant_harms_strangers", "each fitted constant without it") {
+    if !crate::common::all("no_fitted_constant_harms_strangers", "each fitted constant without it") {
         return;
     }
     let (families, known): (Families, Known) =
@@ -490,7 +484,7 @@ fn unseen_file(residuals: &Residuals, cases: &[Case]) -> String {
     let mut text = String::from(
         "# How far healthy runs that others published lie from forecasts by profiles that had not seen their publisher: the\n\
          # root mean square over publishers of ln(measured / expected), for the median of a band, and wider where there are\n\
-         # few. `COLLCAST_UPDATE=1 cargo test --test verdicts` writes it anew.\n",
+         # few. `COLLCAST_UPDATE=1 cargo test --test program verdicts` writes it anew.\n",
     );
     let kinds: BTreeSet<Kind> = residuals.keys().map(|(kind, _)| *kind).collect();
     for kind in kinds {
@@ -545,7 +539,7 @@ fn reach_file(cases: &[Case]) -> String {
     };
     let runs = cases.iter().filter(|case| case.truth == Truth::Healthy).flat_map(of_case).collect();
     format!(
-        "# The highest bus bandwidth of healthy runs that others published. `COLLCAST_UPDATE=1 cargo test --test verdicts`\n\
+        "# The highest bus bandwidth of healthy runs that others published. `COLLCAST_UPDATE=1 cargo test --test program verdicts`\n\
          # writes it anew from `tests/data/published`.\n\n{}",
         toml::to_string(&File { runs }).unwrap()
     )
@@ -573,7 +567,7 @@ fn verdicts_are_right() {
     let of_reach = root().join("src/health/reach.toml");
     let before = [&path, &of_profiles, &of_reach].map(|path| std::fs::read_to_string(path).unwrap());
     let update = std::env::var_os("COLLCAST_UPDATE").is_some();
-    let families = if update || common::all("profiles of families", "held against the machines' own") {
+    let families = if update || crate::common::all("profiles of families", "held against the machines' own") {
         families()
     } else {
         before[1].clone()
@@ -587,7 +581,7 @@ fn verdicts_are_right() {
         std::fs::write(&of_reach, &text[2]).unwrap();
         return;
     }
-    assert_eq!(before, text, "COLLCAST_UPDATE=1 cargo test --test verdicts writes it");
+    assert_eq!(before, text, "COLLCAST_UPDATE=1 cargo test --test program verdicts writes it");
     let cases: Vec<Case> = published.into_iter().chain(measured()).collect();
     let mut table: BTreeMap<(bool, Kind, String, &str), Tally> = BTreeMap::new();
     for case in &cases {

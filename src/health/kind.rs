@@ -165,7 +165,7 @@ struct File {
     kinds: Vec<Unseen>,
 }
 
-/// What is known of kinds. `COLLCAST_UPDATE=1 cargo test --test verdicts` writes it anew.
+/// What is known of kinds. `COLLCAST_UPDATE=1 cargo test --test program verdicts` writes it anew.
 // A test reads the file: it is whole.
 static FILE: LazyLock<File> = LazyLock::new(|| toml::from_str(include_str!("unseen.toml")).unwrap_or_default());
 

@@ -44,7 +44,7 @@ struct File {
     runs: Vec<Reached>,
 }
 
-/// The published runs. `COLLCAST_UPDATE=1 cargo test --test verdicts` writes it anew.
+/// The published runs. `COLLCAST_UPDATE=1 cargo test --test program verdicts` writes it anew.
 // A test reads the file: it is whole.
 static FILE: LazyLock<File> = LazyLock::new(|| toml::from_str(include_str!("reach.toml")).unwrap_or_default());
 

@@ -35,7 +35,7 @@ struct File {
     profiles: Vec<Published>,
 }
 
-/// What is known of them. `COLLCAST_UPDATE=1 cargo test --test verdicts` writes it anew.
+/// What is known of them. `COLLCAST_UPDATE=1 cargo test --test program verdicts` writes it anew.
 // A test reads the file: it is whole.
 static FILE: LazyLock<File> = LazyLock::new(|| toml::from_str(include_str!("published.toml")).unwrap_or_default());
 
