@@ -7,6 +7,8 @@ use std::sync::Arc;
 use collcast_hwbackend::read::ENVIRONMENT;
 use collcast_reports::model::Input;
 use collcast_reports::ports;
+use collcast_scenarios::device;
+use collcast_scenarios::training::calls::Calls;
 use collcast_sim::collective::Launch;
 use collcast_sim::domain::Basis;
 use collcast_sim::ids::{HostId, Rank};
@@ -18,6 +20,7 @@ use collcast_sim::nccl::{NicSet, Transport};
 use collcast_sim::predict::{Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
+use collcast_sim::workload::Device;
 use collcast_topologies::builtin::{resize, spec_any};
 use collcast_topologies::placement::place;
 
@@ -159,8 +162,8 @@ impl SiteSpec {
         let spec = Self { launch: self.launch.or(Some(Launch::Processes)), ..self.clone() };
         let mut topology = spec.topology()?;
         if topology.ranks() < world && spec.nodes.is_none() {
-            let a_host = (topology.ranks() / u32::try_from(topology.hosts().len()).unwrap_or(1).max(1)).max(1);
-            topology = Self { nodes: Some(world.div_ceil(a_host)), ..spec.clone() }.topology()?;
+            let hosts = world.div_ceil(gpus_a_host(&topology));
+            topology = Self { nodes: Some(hosts), ..spec.clone() }.topology()?;
         }
         if topology.ranks() < world {
             return Err(Error::usage(
@@ -200,6 +203,12 @@ pub struct Site {
     pub graphs: Given,
 }
 
+/// GPUs of a host of a machine whose hosts are alike.
+pub(crate) fn gpus_a_host(topology: &Topology) -> u32 {
+    let hosts = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
+    (topology.ranks() / hosts.max(1)).max(1)
+}
+
 impl Site {
     /// A built-in machine, or one from a file, as it is.
     ///
@@ -217,6 +226,27 @@ impl Site {
     /// Hosts.
     pub fn nodes(&self) -> u32 {
         u32::try_from(self.topology.hosts().len()).unwrap_or(u32::MAX)
+    }
+
+    /// What its GPUs can do.
+    ///
+    /// # Errors
+    /// A machine of unknown GPUs.
+    pub fn device(&self) -> Result<Device, Error> {
+        device(&self.topology).ok_or_else(|| {
+            Error::usage(
+                format!("nothing is known of the GPUs of `{}`", self.topology.name),
+                "give their kind in the topology file, such as kind = \"H100-SXM5-80GB\"",
+            )
+        })
+    }
+
+    /// What calls of jobs take here.
+    ///
+    /// # Errors
+    /// A machine of unknown GPUs.
+    pub(crate) fn calls(&self) -> Result<Calls<'_>, Error> {
+        Ok(Calls::new(self.predictor(), self.device()?, *self.settings()))
     }
 
     /// What forecasts calls here; proofs and routes are shared between its calls.

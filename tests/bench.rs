@@ -3,17 +3,12 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
+mod common;
+
 use std::process::{Command, Stdio};
 
 fn collcast(args: &[&str], env: &[(&str, &str)]) -> (i32, String, String) {
-    let out = Command::new(env!("CARGO_BIN_EXE_collcast"))
-        .args(args)
-        .envs(env.iter().copied())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-    (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
+    common::run(common::program().args(args).envs(env.iter().copied()))
 }
 
 const QUICK: [&str; 4] = ["--batches", "3", "--budget", "0.01"];
@@ -201,7 +196,7 @@ fn an_interrupt_keeps_what_is_finished() {
     let path = dir.path().join("part.csv");
     // The rows of a whole run are there already.
     std::fs::write(&path, "whole\n").unwrap();
-    let mut run = Command::new(env!("CARGO_BIN_EXE_collcast"))
+    let mut run = common::program()
         .args(["bench", "h200x4", "-s", "8:1M:2", "--batches", "10000", "--budget", "2", "--format", "csv", "-o"])
         .arg(&path)
         .stderr(Stdio::piped())

@@ -1,11 +1,11 @@
 //! Goal: defaults from a file and from variables: which wins, where each is from, that answers say so, and that what is wrong in
 //! them is named with its place.
 
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use serde_json::Value;
+use crate::common::{program, run};
 
 /// A folder with a file of defaults.
 struct Room {
@@ -23,16 +23,8 @@ impl Room {
 
     /// Exit code, stdout and stderr of a command with these variables.
     fn run(&self, command: &str, variables: &[(&str, &str)]) -> (i32, String, String) {
-        let out = Command::new(env!("CARGO_BIN_EXE_collcast"))
-            .args(command.split_whitespace())
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .env("COLLCAST_PROFILES", "")
-            .env("COLLCAST_CONFIG", &self.file)
-            .envs(variables.iter().copied())
-            .output()
-            .unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
+        let arguments = command.split_whitespace();
+        run(program().args(arguments).env("COLLCAST_CONFIG", &self.file).envs(variables.iter().copied()))
     }
 
     fn json(&self, command: &str, variables: &[(&str, &str)]) -> Value {

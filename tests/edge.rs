@@ -8,14 +8,7 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::collcast;
-
-fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
-    crate::common::without_own(&mut command).env("COLLCAST_CONFIG", "").stdin(Stdio::null());
-    command.current_dir(env!("CARGO_MANIFEST_DIR"));
-    command
-}
+use crate::common::{collcast, program};
 
 /// Goal: a stderr that is full or closed loses notes and errors, and changes no exit code.
 #[test]

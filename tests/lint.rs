@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::common::collcast;
+use crate::common::{collcast, program, run};
 use collcast::SiteSpec;
 use collcast::lint::{Input, Request, lint, rules};
 use serde::Deserialize;
@@ -386,13 +386,8 @@ fn processes_are_read() {
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
     assert!(code == 1 && out.contains("did you mean NCCL_DEBUG?"), "{out}{err}");
-    let own = std::process::Command::new(env!("CARGO_BIN_EXE_collcast"))
-        .args(["lint", "--own-env"])
-        .env("NCCL_IB_SHARP", "1")
-        .output()
-        .unwrap();
-    assert_eq!(own.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&own.stdout).contains("the environment: error: NCCL_IB_SHARP"));
+    let (code, out, err) = run(program().args(["lint", "--own-env"]).env("NCCL_IB_SHARP", "1"));
+    assert!(code == 1 && out.contains("the environment: error: NCCL_IB_SHARP"), "{out}{err}");
 }
 
 /// Goal: whatever the bytes and the name of a file, there is an answer, soon.

@@ -2,10 +2,10 @@
 //! is and why.
 //! Method: a folder of a machine, and folders of a user, with profiles whose latency cannot be missed.
 
-use std::path::Path;
-use std::process::Command;
-
 use serde_json::Value;
+use std::path::Path;
+
+use crate::common::{program, run};
 
 /// A profile whose launches take so many us.
 fn profile(folder: &Path, name: &str, machines: &str, launch: f64) {
@@ -19,10 +19,7 @@ fn profile(folder: &Path, name: &str, machines: &str, launch: f64) {
 
 /// Exit code, output and errors, with folders of the user's own.
 fn collcast(folders: &str, args: &[&str]) -> (i32, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
-    let out = crate::common::without_own(&mut command).args(args).env("COLLCAST_PROFILES", folders).output().unwrap();
-    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-    (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
+    run(program().args(args).env("COLLCAST_PROFILES", folders))
 }
 
 /// The time in us of a small all-reduce, and the notes.

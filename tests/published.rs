@@ -20,7 +20,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use collcast::SiteSpec;
 use collcast::health::State;
@@ -30,7 +29,7 @@ use collcast_sim::profile::{Constant, Layer};
 use rayon::prelude::*;
 use serde::Deserialize;
 
-use crate::common::all;
+use crate::common::{all, program};
 
 /// What an accuracy figure depends on. Launch shows at small sizes only.
 const FACTS: [&str; 6] = ["gpu", "hosts", "network", "nccl_version", "configuration", "launch"];
@@ -474,11 +473,11 @@ fn fitted_profiles_have_seen_what_they_say() {
 
 /// Fits the profile of a family anew, from the committed runs, and those without each publisher.
 fn fit(name: &str, family: &Family) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
+    let mut command = program();
     command.arg("calibrate").args(family.cases.iter().map(|case| data_of(case)));
     command.args(["--profile", &family.over, "--fit", &family.fit.join(","), "--hold-back", "none"]);
     command.args(["--held-out", &format!("tests/data/published/held_out/{name}"), "-o", &profile_of(name)]);
-    let status = command.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
+    let status = command.status().unwrap();
     assert!(status.success(), "{name}: no fit that helps others: take out the family and its profile ({command:?})");
 }
 

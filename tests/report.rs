@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
-use crate::common::collcast;
+use crate::common::{collcast, program, without_own};
 
 /// A folder of a test's own, and the path of a file in it.
 fn folder() -> (tempfile::TempDir, impl Fn(&str) -> String) {
@@ -29,10 +29,8 @@ fn made(args: &str, threads: Option<&str>) -> String {
         std::os::unix::fs::symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join(name), folder.path().join(name)).unwrap();
     }
     let run = |args: &str| {
-        let mut run = Command::new(env!("CARGO_BIN_EXE_collcast"));
-        crate::common::without_own(&mut run).args(args.split(' ')).current_dir(folder.path());
-        run.envs(threads.map(|threads| ("RAYON_NUM_THREADS", threads)));
-        run.env("COLLCAST_PROFILES", "").env("COLLCAST_CONFIG", "").output().unwrap()
+        let threads = threads.map(|threads| ("RAYON_NUM_THREADS", threads));
+        program().args(args.split(' ')).current_dir(folder.path()).envs(threads).output().unwrap()
     };
     if args.starts_with("check") {
         run("check examples/check/before.toml --baseline accepted.toml --update");
@@ -406,7 +404,7 @@ fn printed_pages_are_whole() {
 }
 
 /// Goal: the gallery is what its commands write.
-/// Method: they run in a folder of their own, in order. `UPDATE_GOLDEN=1` writes the pages.
+/// Method: they run in a folder of their own, in order. `COLLCAST_UPDATE=1` writes the pages.
 #[test]
 fn the_gallery_is_what_its_commands_write() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -415,12 +413,13 @@ fn the_gallery_is_what_its_commands_write() {
     for name in ["tests", "examples"] {
         std::os::unix::fs::symlink(root.join(name), folder.path().join(name)).unwrap();
     }
-    let program = Path::new(env!("CARGO_BIN_EXE_collcast")).parent().unwrap();
-    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+    let own = Path::new(env!("CARGO_BIN_EXE_collcast")).parent().unwrap();
+    let path = format!("{}:{}", own.display(), std::env::var("PATH").unwrap());
     let text = std::fs::read_to_string(gallery.join("README.md")).unwrap();
     for command in text.lines().filter_map(|line| line.strip_prefix("$ ")) {
         let mut run = Command::new("bash");
-        run.args(["-c", command]).current_dir(folder.path()).env("PATH", &path).env("COLLCAST_PROFILES", "");
+        run.args(["-c", command]).current_dir(folder.path()).env("PATH", &path);
+        without_own(&mut run).env("COLLCAST_PROFILES", "").env("COLLCAST_CONFIG", "");
         assert!(matches!(run.output().unwrap().status.code(), Some(0 | 1)), "{command}");
     }
     let pages = |folder: &Path| -> Vec<PathBuf> {
@@ -432,11 +431,11 @@ fn the_gallery_is_what_its_commands_write() {
     for page in pages(folder.path()) {
         let (name, text) = (page.file_name().unwrap(), std::fs::read(&page).unwrap());
         assert!(String::from_utf8_lossy(text.as_slice()).len() < 300_000, "{name:?} is no small page: {}", text.len());
-        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        if std::env::var_os("COLLCAST_UPDATE").is_some() {
             std::fs::write(gallery.join(name), &text).unwrap();
         }
         let same = std::fs::read(gallery.join(name)).is_ok_and(|committed| committed == text);
-        assert!(same, "{name:?} is not as committed; if the change is meant, UPDATE_GOLDEN=1 writes it: look at it");
+        assert!(same, "{name:?} is not as committed; if the change is meant, COLLCAST_UPDATE=1 writes it: look at it");
     }
     assert_eq!(pages(&gallery).len(), pages(folder.path()).len(), "a page has no command");
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{collcast, without_own};
+use crate::common::{collcast, program, without_own};
 
 /// Works out all parts of a command, in a folder.
 fn parts(folder: &Path, of: usize, command: &[&str]) -> Vec<String> {
@@ -58,7 +58,7 @@ fn parts_are_merged_from_within_their_folder() {
     let inner = folder.path().join("parts");
     fs::create_dir(&inner).unwrap();
     let run = |at: &Path, words: &[&str]| {
-        let out = Command::new(env!("CARGO_BIN_EXE_collcast")).args(words).current_dir(at).output().unwrap();
+        let out = program().args(words).current_dir(at).output().unwrap();
         (out.status.code().unwrap(), String::from_utf8(out.stderr).unwrap())
     };
     let part = ["sweep", "h200x4", "-s", "1M", "--shard", "1/1", "-o", "parts/1.json"];

@@ -6,7 +6,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use crate::common::{collcast, without_own};
+use crate::common::{collcast, program, without_own};
 
 /// Columns of the terminal, and what begins a control sequence.
 const WIDTH: usize = 80;
@@ -121,9 +121,8 @@ fn colours_are_as_asked_for() {
         assert_eq!(left(&text).contains(red), coloured, "{variables:?}: {text:?}");
     }
     let piped = |force: bool| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
-        without_own(&mut command).args(args.split(' ')).current_dir(env!("CARGO_MANIFEST_DIR"));
-        command.env("COLLCAST_PROFILES", "").env("COLLCAST_CONFIG", "").env_remove("NO_COLOR");
+        let mut command = program();
+        command.args(args.split(' ')).env_remove("NO_COLOR");
         if force {
             command.env("CLICOLOR_FORCE", "1");
         }

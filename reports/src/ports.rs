@@ -92,33 +92,26 @@ pub fn names(topology: &Topology, ports: &[Port]) -> String {
 
 /// What a user should know of the NICs before believing a forecast.
 pub fn warnings(topology: &Topology) -> Vec<String> {
-    let mut held: BTreeMap<(Bandwidth, Bandwidth), Vec<Port>> = BTreeMap::new();
-    for (port, nic) in ports(topology) {
+    let by_rates = |all: Vec<(Port, [Bandwidth; 2])>| {
+        let mut alike: BTreeMap<[Bandwidth; 2], Vec<Port>> = BTreeMap::new();
+        all.into_iter().for_each(|(port, rates)| alike.entry(rates).or_default().push(port));
+        let told = |(rates, ports): ([Bandwidth; 2], Vec<Port>)| {
+            (names(topology, &ports), rates.map(|rate| rate_text(rate.get())))
+        };
+        alike.into_iter().map(told).collect::<Vec<_>>()
+    };
+    let held = ports(topology).into_iter().filter_map(|(port, nic)| {
         let pcie = topology.links_from(port.vertex).filter(|(_, _, link)| link.kind == LinkKind::Pcie);
-        if let Some(rate) = pcie.map(|(_, _, link)| link.rate).max()
-            && nic.rate.gb_per_s() > WORTH_A_WORD * rate.gb_per_s()
-        {
-            held.entry((nic.rate, rate)).or_default().push(port);
-        }
-    }
-    let held = held.into_iter().map(|((nic, pcie), ports)| {
-        format!(
-            "{}: the PCIe link of {} holds the NIC of {} back",
-            names(topology, &ports),
-            rate_text(pcie.get()),
-            rate_text(nic.get())
-        )
+        let rate = pcie.map(|(_, _, link)| link.rate).max()?;
+        (nic.rate.gb_per_s() > WORTH_A_WORD * rate.gb_per_s()).then_some((port, [nic.rate, rate]))
     });
-    let mut slower: BTreeMap<(Bandwidth, Bandwidth), Vec<Port>> = BTreeMap::new();
-    for slow in slow(topology) {
-        slower.entry((slow.rate, slow.usual)).or_default().push(slow.port);
-    }
-    let slower = slower.into_iter().map(|((rate, usual), ports)| {
+    let held = by_rates(held.collect())
+        .into_iter()
+        .map(|(names, [nic, pcie])| format!("{names}: the PCIe link of {pcie} holds the NIC of {nic} back"));
+    let slower = by_rates(slow(topology).into_iter().map(|slow| (slow.port, [slow.rate, slow.usual])).collect());
+    let slower = slower.into_iter().map(|(names, [rate, usual])| {
         format!(
-            "{}: {} where peers run at {}; channels that NCCL lays through a slow port set the pace of the call",
-            names(topology, &ports),
-            rate_text(rate.get()),
-            rate_text(usual.get())
+            "{names}: {rate} where peers run at {usual}; channels that NCCL lays through a slow port set the pace of the call"
         )
     });
     held.chain(slower).collect()

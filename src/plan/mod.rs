@@ -31,7 +31,7 @@ pub use timeline::{scenario, timeline};
 pub fn plan(request: &Request, watch: &Watch) -> Result<Outcome, Error> {
     let site = planning::spec(request)?.load()?;
     let planning = Planning::new(request, &site)?;
-    let calls = planning::calls(&site)?;
+    let calls = site.calls()?;
     let changes = vary::asked(request)?;
     let outcome = planning.plan(request, &site, &calls, watch)?;
     vary::varied(request, (&site, &calls), outcome, &changes)

@@ -4,7 +4,7 @@ use collcast_reports::model::Input;
 use collcast_scenarios::training::calls::{Calls, KnownCall};
 
 use super::outcome::{Outcome, of_gpus};
-use super::planning::{Planning, calls, spec};
+use super::planning::{Planning, spec};
 use super::request::Request;
 use crate::error::Error;
 use crate::shard::Shard;
@@ -144,7 +144,7 @@ impl Sites {
 
     /// What calls take on each.
     fn calls(&self) -> Result<Vec<Calls<'_>>, Error> {
-        self.sites.iter().map(calls).collect()
+        self.sites.iter().map(Site::calls).collect()
     }
 
     /// The plan of a request, or why there is none.

@@ -2,7 +2,6 @@
 
 use std::collections::BinaryHeap;
 
-use collcast_scenarios::device;
 use collcast_scenarios::memory::{self, Fit, Framework, Software};
 use collcast_scenarios::parallel::{MAX_RANKS, Module, Parallel, Recompute, Refused, Schedule, Split};
 use collcast_scenarios::programs::Programs;
@@ -12,7 +11,6 @@ use collcast_scenarios::transformer::hugging_face::{OTHER_SEQUENCE, window_of};
 use collcast_scenarios::transformer::{self, Activation, Mask, Transformer};
 use collcast_scenarios::work::{self, ExpertKernels};
 use collcast_sim::compute::{Compute, Constant, Precision};
-use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 
 use super::outcome::{Layout, Outcome, Whole, of_gpus};
@@ -20,7 +18,7 @@ use super::request::{Request, says};
 use super::search::Place;
 use super::{run, search};
 use crate::error::Error;
-use crate::site::{Site, SiteSpec};
+use crate::site::{Site, SiteSpec, gpus_a_host};
 use crate::watch::Watch;
 
 /// Hosts whose network is simulated at most: groups that reach farther are extended from these.
@@ -77,13 +75,8 @@ impl Trust {
 /// A machine that cannot be read.
 pub(super) fn spec(request: &Request) -> Result<SiteSpec, Error> {
     let one = SiteSpec { nodes: Some(1), ..request.site.clone() }.topology()?;
-    let hosts = u32::try_from(request.gpus.div_ceil(host(&one))).unwrap_or(u32::MAX);
+    let hosts = u32::try_from(request.gpus.div_ceil(gpus_a_host(&one).into())).unwrap_or(u32::MAX);
     Ok(SiteSpec { nodes: Some(hosts.clamp(1, MOST_HOSTS)), ..request.site.clone() })
-}
-
-/// GPUs of a host.
-fn host(topology: &Topology) -> u64 {
-    u64::from(topology.ranks()) / topology.hosts().len().max(1) as u64
 }
 
 /// Refuses GPUs that are no whole number of hosts.
@@ -98,20 +91,6 @@ pub(super) fn whole_hosts(gpus: u64, host: u64) -> Result<(), Error> {
         ));
     }
     Ok(())
-}
-
-/// What calls take on a machine; plans on it share them.
-///
-/// # Errors
-/// A machine of unknown GPUs.
-pub(super) fn calls(site: &Site) -> Result<Calls<'_>, Error> {
-    let device = device(&site.topology).ok_or_else(|| {
-        Error::usage(
-            format!("nothing is known of the GPUs of `{}`", site.topology.name),
-            "give their kind in the topology file, such as kind = \"H100-SXM5-80GB\"",
-        )
-    })?;
-    Ok(Calls::new(site.predictor(), device, *site.settings()))
 }
 
 /// What published runs of a kind say of its forecasts.
@@ -178,7 +157,7 @@ impl Planning {
             return Err(zero("a batch"));
         }
         run::check(request)?;
-        let hosts = request.gpus.div_ceil(host(&site.topology));
+        let hosts = request.gpus.div_ceil(gpus_a_host(&site.topology).into());
         if hosts > u64::from(MOST_HOSTS) {
             notes.push(format!(
                 "calls are simulated on {MOST_HOSTS} of {hosts} hosts, and extended to all by their steps"

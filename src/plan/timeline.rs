@@ -7,7 +7,7 @@ use collcast_scenarios::training::{Doing, Span};
 use collcast_sim::units::{SimDuration, SimTime};
 
 use super::outcome::{Outcome, of_gpus};
-use super::planning::{Planning, calls, spec};
+use super::planning::{Planning, spec};
 use super::request::Request;
 use crate::error::Error;
 
@@ -24,7 +24,7 @@ pub fn timeline(request: &Request, outcome: &Outcome) -> Result<Vec<u8>, Error> 
     };
     let site = spec(request)?.load()?;
     let planning = Planning::new(request, &site)?;
-    let spans = planning.spans(&best.layout, &calls(&site)?)?;
+    let spans = planning.spans(&best.layout, &site.calls()?)?;
     if spans.len() > MOST {
         return Err(Error::usage(
             format!("the timeline would hold {} events; at most {MOST} are written", spans.len()),
@@ -44,7 +44,7 @@ pub fn scenario(request: &Request, outcome: &Outcome) -> Result<String, Error> {
     };
     let site = spec(request)?.load()?;
     let planning = Planning::new(request, &site)?;
-    let calls = calls(&site)?;
+    let calls = site.calls()?;
     let programs = planning.written(&best.layout, &calls)?;
     let (machine, model) = (request.machine(), &outcome.model.name);
     let list = |names: &[String]| names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::fields;
 use super::outcome::{Outcome, Variation};
-use super::planning::{Planning, calls, spec, whole_hosts};
+use super::planning::{Planning, spec, whole_hosts};
 use super::request::Request;
 use super::run;
 use crate::error::Error;
@@ -318,7 +318,7 @@ fn simulated(
     let mut choice = String::new();
     let layout = match varied.elsewhere {
         true => {
-            let calls = calls(&varied.site)?;
+            let calls = varied.site.calls()?;
             whole_hosts(varied.request.gpus, calls.host())?;
             let layout = planning.timed(varied.parallel, &calls)?;
             choice = known.others(&calls).into_iter().collect::<Vec<_>>().join("; ");

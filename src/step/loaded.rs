@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use collcast_scenarios::device;
 use collcast_scenarios::file::{self, Scenario};
 use collcast_sim::collective::Launch;
 use collcast_sim::ids::{LinkId, Rank};
@@ -40,12 +39,7 @@ impl Machine {
                 "leave out --graph; `collcast simulate MACHINE` takes it for one call",
             ));
         }
-        let device = device(&site.topology).ok_or_else(|| {
-            Error::usage(
-                format!("nothing is known of the GPUs of `{}`", site.topology.name),
-                "give their kind in the topology file, such as kind = \"H100-SXM5-80GB\"",
-            )
-        })?;
+        let device = site.device()?;
         let settings = Settings { launch: launch.unwrap_or(Launch::Processes), ..*site.settings() };
         Ok(Self { topology: site.topology.clone(), site, device, settings, watch: Watch::default() })
     }

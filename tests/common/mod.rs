@@ -7,26 +7,33 @@ use std::process::{Command, Stdio};
 const OWN: [&str; 4] = ["COLLCAST_ALL_TESTS", "COLLCAST_FIT_PUBLISHED", "COLLCAST_SEEDS", "COLLCAST_UPDATE"];
 
 /// A command that does not see them.
-#[allow(dead_code)] // Not all tests need it.
 pub(crate) fn without_own(command: &mut Command) -> &mut Command {
     OWN.iter().for_each(|name| _ = command.env_remove(name));
     command
 }
 
-/// Exit code, stdout and stderr of the program with these arguments, run where the data of the tests is.
-#[allow(dead_code)] // Not all tests need it.
-pub(crate) fn collcast(args: &[&str]) -> (i32, String, String) {
-    let out = without_own(&mut Command::new(env!("CARGO_BIN_EXE_collcast")))
-        .args(args)
+/// The program, run where the data of the tests is, without profiles and defaults of whoever runs the tests.
+pub(crate) fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
+    without_own(&mut command)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        // Whoever runs the tests may have profiles, and defaults.
         .env("COLLCAST_PROFILES", "")
         .env("COLLCAST_CONFIG", "")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+        .stdin(Stdio::null());
+    command
+}
+
+/// Exit code, stdout and stderr of a command.
+pub(crate) fn run(command: &mut Command) -> (i32, String, String) {
+    let out = command.output().unwrap();
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
+}
+
+/// The same of the program with these arguments.
+#[allow(dead_code)] // Not all tests need it.
+pub(crate) fn collcast(args: &[&str]) -> (i32, String, String) {
+    run(program().args(args))
 }
 
 /// Whether the longest tests run in full (`COLLCAST_ALL_TESTS=1`); what is left out is said.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::form::Form;
-use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
+use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c, signed};
 use super::tree::along_rings;
 use super::{Call, Conn, End, Generator, Order, Worker};
 use crate::ids::{ChannelId, Lane, Rank};
@@ -86,7 +86,6 @@ impl Generator for Chain {
         let (near, far) = (vec![near], far.into_iter().collect());
         let (recv, send) = if up { (far, near) } else { (near, far) };
         let (from, to) = self.plan.range(channel.0, self.call.count);
-        let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
         // NCCL halves the block, and gives two warps more to the way up of a large one.
         let half = self.plan.threads / 2;
         let threads_up = if half >= 256 { half + 64 } else { half };

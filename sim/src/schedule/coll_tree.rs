@@ -13,7 +13,7 @@
 use smallvec::SmallVec;
 
 use super::form::Form;
-use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
+use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c, signed};
 use super::tree::double_tree;
 use super::{Call, Conn, Generator, Order, Worker};
 use crate::ids::{ChannelId, Lane, Rank};
@@ -85,10 +85,6 @@ pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Tem
 
 fn most_ports(domains: &[Vec<u32>]) -> usize {
     domains.iter().map(Vec::len).max().unwrap_or(1) - 1 + MAX_CHILDREN
-}
-
-fn signed(v: u64) -> i64 {
-    i64::try_from(v).unwrap_or(i64::MAX)
 }
 
 /// `ports`: how many a leader receives from on its way up, and sends to on its way down.

@@ -13,7 +13,7 @@
 use smallvec::smallvec;
 
 use super::form::Form;
-use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, c};
+use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, c, signed};
 use super::{Call, Conn, Generator, Order, Worker};
 use crate::collective::{Collective, Protocol};
 use crate::ids::{ChannelId, Lane, Rank};
@@ -163,10 +163,6 @@ pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Tem
     let each_way = lanes_each_way(plan, &dealt);
     let templates = [SEND, RECV].map(|lane| template(call, plan, (&rounds, &dealt, each_way), lane));
     (2 * each_way, templates.into(), Box::new(Direct { call: call.clone(), plan: *plan, rounds, dealt, each_way }))
-}
-
-fn signed(v: u64) -> i64 {
-    i64::try_from(v).unwrap_or(i64::MAX)
 }
 
 /// Lanes of a block in each direction, one for each peer that it serves at a time: as NCCL deals a block's warps to them.

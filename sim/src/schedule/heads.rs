@@ -13,7 +13,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::form::Form;
-use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, c};
+use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, c, signed};
 use super::tree::double_tree;
 use super::{Call, Conn, End, Generator, Head, Order, Worker};
 use crate::collective::{Algorithm, Collective};
@@ -371,7 +371,6 @@ impl Generator for Heads {
             Collective::AllReduce => self.plan.chunk * self.heads as u64,
             _ => self.plan.chunk,
         };
-        let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
         let own = matches!(kind, Kind::Up | Kind::Down);
         Some(Worker {
             template,

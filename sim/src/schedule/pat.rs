@@ -19,7 +19,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::form::Form;
-use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, c};
+use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, c, signed};
 use super::{Call, Conn, Generator, Worker};
 use crate::collective::Collective;
 use crate::ids::{ChannelId, Lane, Rank};
@@ -176,10 +176,6 @@ fn reduce_scatter_steps(ranks: u32, width: u32) -> Vec<Step> {
 fn table(steps: &[Step], value: impl Fn(&Step) -> u32) -> Expr {
     let values: Table = steps.iter().map(|s| i64::from(value(s))).collect();
     Expr::Table(values, Box::new(I.into()))
-}
-
-fn signed(v: u64) -> i64 {
-    i64::try_from(v).unwrap_or(i64::MAX)
 }
 
 /// An instruction, and the steps that are such.

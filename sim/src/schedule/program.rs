@@ -88,6 +88,11 @@ pub fn c(value: i64) -> Expr {
     Expr::Const(value)
 }
 
+/// A count as the type of expressions.
+pub(crate) fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
 impl Default for Expr {
     fn default() -> Self {
         Self::Const(0)

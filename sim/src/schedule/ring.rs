@@ -9,7 +9,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::form::Form;
-use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, c};
+use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, c, signed};
 use super::{Call, Conn, Generator, Order, Worker};
 use crate::collective::Collective;
 use crate::ids::{ChannelId, Lane, Rank};
@@ -107,7 +107,6 @@ impl Generator for Ring {
             (Collective::Broadcast | Collective::Reduce, 2) => send.clear(),
             _ => {}
         }
-        let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
         Some(Worker {
             template,
             parameters: vec![

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::form::Form;
-use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
+use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c, signed};
 use super::{Call, Chains, Conn, Generator, Order, Rail, Worker};
 use crate::collective::Protocol;
 use crate::ids::{ChannelId, Lane, Rank};
@@ -253,7 +253,6 @@ impl Generator for Tree {
             (None, _) => return None,
         };
         let (from, to) = self.plan.range(channel.0, self.call.count);
-        let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
         Some(Worker {
             template: role.template(children.len()),
             parameters: vec![

@@ -26,7 +26,7 @@ use smallvec::smallvec;
 pub use algorithm::{Block, Gpu, Imported, Instruction, Kind, MscclError};
 pub use write::{ExportError, export, one_loop, rewrite};
 
-use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, Wait, c};
+use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, Wait, c, signed};
 use super::{Call, Conn, Generator, Schedule, Worker};
 use crate::ids::{ChannelId, Lane, Rank};
 use crate::nccl::{Limits, Plan};
@@ -80,10 +80,6 @@ struct Program {
     /// Elements of a chunk.
     element: u64,
     threads: u32,
-}
-
-fn signed(v: u64) -> i64 {
-    i64::try_from(v).unwrap_or(i64::MAX)
 }
 
 impl Imported {
