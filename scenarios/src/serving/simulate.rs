@@ -644,11 +644,14 @@ impl<M: Machine> Run<'_, M> {
             self.running[worker].prompts[index].1 += tokens;
         }
         self.running[worker].chunks = chunks;
-        while let Some(&(request, done)) = self.running[worker].prompts.front() {
-            if done < self.requests[request].input {
-                break;
-            }
-            self.running[worker].prompts.pop_front();
+        // Each replica ends its own prompts, whatever others are still at.
+        let (requests, mut through) = (self.requests, Vec::new());
+        self.running[worker].prompts.retain(|&(request, done)| {
+            let ends = done >= requests[request].input;
+            through.extend(ends.then_some(request));
+            !ends
+        });
+        for request in through {
             self.prefilled(worker, request);
         }
         if freed {

@@ -121,6 +121,24 @@ fn a_request_alone_takes_the_sum_of_its_parts() {
     assert_eq!(apart.last - apart.first, both.last - both.first);
 }
 
+/// Goal: each replica ends its own prompts: a short one is through after its step, while another replica is still at a long one
+/// that came before.
+#[test]
+fn a_replica_waits_for_no_prompt_of_another() {
+    let of = |at: f64, input: u64| Request { at, input, output: 3, prefix: None };
+    let requests = [of(0.0, 1000), of(0.5, 100)];
+    let replicated = |role, pipe| Worker { replicas: 2, ..Worker::new(role, 1 << 40, pipe) };
+    let policy = Policy { chunk: 100, prompts: 8, ..ALONE };
+    for fleet in [vec![replicated(Role::Both, 0)], vec![replicated(Role::Prefill, 0), replicated(Role::Decode, 1)]] {
+        let mut machine = Linear { token: 0.0, step: 1.0, way: 0.0, fetch: [0.0; 2], beside: NONE };
+        let served = simulate(&requests, &fleet, policy, &mut machine).unwrap().served;
+        // Steps end at whole seconds, but for what contexts take.
+        let ends: Vec<u64> = served.iter().map(|served| served.prefilled / 1_000_000_000).collect();
+        assert_eq!(ends, [10, 2]);
+        assert_eq!(served[1].last / 1_000_000_000, 4);
+    }
+}
+
 /// Goal: a hand-off and the steps of its decoder cost each other what they share: the step at work and those that begin
 /// meanwhile take longer by the part that the transfer covers, and the transfer by what it loses in them.
 #[test]
