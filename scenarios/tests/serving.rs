@@ -3,10 +3,12 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
+use std::cell::RefCell;
 use std::path::Path;
 
 use collcast_scenarios::parallel::Parallel;
 use collcast_scenarios::serving::{Batch, Steps, Taken};
+use collcast_scenarios::training::calls::{Exchange, Shape};
 use collcast_scenarios::transformer::{self, Attention, Transformer};
 use collcast_sim::compute::{self, Backend, Clock, Compute, Kernel, Pass, Precision};
 
@@ -66,4 +68,28 @@ fn steps_take_what_was_measured() {
         println!("{phase}: {} steps, mean {:.1}%, worst {:.1}%", of.len(), average * 100.0, most * 100.0);
         assert!(of.len() >= 12 && average <= mean && most <= worst, "{phase}: mean {average:.3}, worst {most:.3}");
     }
+}
+
+/// Goal: a token that tensor ranks share out has the calls of as many tokens as there are ranks: 58 layers of DeepSeek-V3
+/// dispatch and combine. None of its calls and kernels is of nothing.
+#[test]
+fn tokens_are_padded_to_tensor_ranks() {
+    let (gpu, model) = (Compute::builtin("h100").unwrap(), transformer::load("deepseek-v3").unwrap().0);
+    let parallel = Parallel { tensor: 8, expert: 32, sequence_parallel: true, ..Parallel::default() };
+    let of = |decodes: u64| {
+        let asked: RefCell<Vec<(Shape, Exchange, u64)>> = RefCell::default();
+        let exchange = |shape: Shape, exchange: Exchange, bytes: u64| {
+            asked.borrow_mut().push((shape, exchange, bytes));
+            Taken::alone(if shape.size == 32 { 1.0 } else { 0.0 })
+        };
+        let mut steps = Steps::new(&model, &gpu, (parallel, 4), Precision::Fp8, &exchange).unwrap();
+        let seconds = steps.seconds(&Batch { prompts: &[], decodes, context: 100 * decodes });
+        (seconds, asked.take())
+    };
+    // Of four replicas each has one token, or eight.
+    let ((one, calls), (eight, same)) = (of(4), of(32));
+    assert!(calls == same && calls.iter().all(|call| call.2 > 0), "{calls:?}");
+    assert_eq!(one.floor(), 116.0);
+    // The rest, but for attention of eight requests.
+    assert!(eight - one < 0.05 * (one - 116.0), "{one} {eight}");
 }

@@ -59,8 +59,11 @@ impl<'a> Rank<'a> {
     pub(super) fn new(model: &'a Transformer, parallel: &'a Parallel, software: &'a Software) -> Self {
         let tensor = u64::from(parallel.tensor).max(1);
         let context = u64::from(parallel.context).max(1);
-        let tokens = u64::from(parallel.micro_batch).saturating_mul(parallel.sequence(model) / context);
-        let local = if parallel.sequence_parallel { tokens / tensor } else { tokens };
+        let own = u64::from(parallel.micro_batch).saturating_mul(parallel.sequence(model) / context);
+        // Steps of serving have any number of tokens. Engines pad them, so that tensor ranks have as many each (vLLM,
+        // `sequence_parallel_chunk`).
+        let local = if parallel.sequence_parallel { own.div_ceil(tensor) } else { own };
+        let tokens = if parallel.sequence_parallel { times(&[local, tensor]) } else { own };
         Self { model, parallel, software, tensor, tokens, local, hidden: model.hidden }
     }
 
