@@ -6,10 +6,12 @@
 use std::cell::RefCell;
 use std::path::Path;
 
+use collcast_scenarios::memory::Framework;
 use collcast_scenarios::parallel::Parallel;
 use collcast_scenarios::serving::{Batch, Steps, Taken};
 use collcast_scenarios::training::calls::{Exchange, Shape};
 use collcast_scenarios::transformer::{self, Attention, Transformer};
+use collcast_scenarios::work;
 use collcast_sim::compute::{self, Backend, Clock, Compute, Kernel, Pass, Precision};
 
 /// What attention of decodes takes with FlashAttention-2, which was measured, less what it takes in a forecast.
@@ -92,4 +94,46 @@ fn tokens_are_padded_to_tensor_ranks() {
     assert_eq!(one.floor(), 116.0);
     // The rest, but for attention of eight requests.
     assert!(eight - one < 0.05 * (one - 116.0), "{one} {eight}");
+}
+
+/// Goal: where the cache has latents, each part of a prompt makes keys and values of all tokens before it again: 33.5 MFLOP a
+/// token and layer of DeepSeek-V3. Caches of keys and values have them.
+#[test]
+fn parts_of_prompts_make_keys_of_latents_again() {
+    let software = Framework::Megatron.software();
+    let of = |name: &str, tensor, behind| {
+        let parallel = Parallel { tensor, ..Parallel::default() };
+        work::cached(&transformer::load(name).unwrap().0, &parallel, &software, behind)
+    };
+    let flops = |kernels: &[Kernel]| {
+        kernels.iter().filter(|kernel| matches!(kernel, Kernel::Product(_))).map(Kernel::flops).sum::<f64>()
+    };
+    let again = of("deepseek-v3", 1, (64, 7168));
+    assert_eq!(flops(&again), 7168.0 * 2.0 * 512.0 * 128.0 * (128.0 + 128.0));
+    assert_eq!(flops(&of("deepseek-v3", 8, (64, 7168))) * 8.0, flops(&again));
+    assert!(of("deepseek-v3", 1, (64, 0)).is_empty() && of("llama3-70b", 1, (64, 7168)).is_empty());
+    // Steps have them, in each layer.
+    let (gpu, model) = (Compute::builtin("h200").unwrap(), transformer::load("deepseek-v3").unwrap().0);
+    let alone = |_, _, _| Taken::default();
+    let mut steps = Steps::new(&model, &gpu, (Parallel::default(), 1), Precision::Bf16, &alone).unwrap();
+    let mut seconds = |before| steps.seconds(&Batch { prompts: &[(64, before)], decodes: 0, context: 0 });
+    let attention = |keys| {
+        Kernel::Attention(compute::Attention {
+            backend: Backend::Flash3,
+            pass: Pass::Forward,
+            batch: 1,
+            heads: 128,
+            kv_heads: 128,
+            queries: 64,
+            keys,
+            head_dim: 192,
+            value_dim: 128,
+            causal: true,
+            latent: false,
+        })
+    };
+    let us = |kernel: &Kernel| gpu.time(kernel, Clock::BOOST).unwrap().as_us();
+    let layer = us(&attention(64 + 7168)) - us(&attention(64)) + again.iter().map(us).sum::<f64>();
+    let (more, expected) = (seconds(7168) - seconds(0), layer * 1e-6 * model.layers as f64);
+    assert!((0.97..1.3).contains(&(more / expected)), "{more} {expected}");
 }

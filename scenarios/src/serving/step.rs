@@ -170,13 +170,14 @@ impl<'a> Steps<'a> {
         Kernel::Product(Product::forward(Precision::Bf16, tokens, outputs, self.model.hidden))
     }
 
-    /// Of attention of a prompt's tokens, the last of so many.
+    /// Of attention of a prompt's tokens, the last of so many, with what it takes to have keys and values of those before.
     fn prompt(&mut self, tokens: u64, keys: u64, clock: Clock) -> f64 {
         let key = (rounded(tokens, EXACT), rounded(keys, PAGE));
         if let Some(&known) = self.prompts.get(&key) {
             return known;
         }
         let heads = self.heads();
+        let whole = key.1.max(key.0);
         let attention = compute::Attention {
             backend: Backend::Flash3,
             pass: Pass::Forward,
@@ -184,13 +185,15 @@ impl<'a> Steps<'a> {
             heads: heads.queries,
             kv_heads: heads.groups,
             queries: key.0,
-            keys: key.1.max(key.0),
+            keys: whole,
             head_dim: heads.key,
             value_dim: heads.value,
             causal: true,
             latent: false,
         };
-        let seconds = self.layers(attention, clock);
+        let again = work::cached(self.model, &self.parallel, &self.software, (key.0, whole - key.0));
+        let kernels = again.into_iter().chain([Kernel::Attention(attention)]);
+        let seconds = kernels.map(|kernel| self.layers(&kernel, clock)).sum();
         self.prompts.insert(key, seconds);
         seconds
     }
@@ -222,13 +225,13 @@ impl<'a> Steps<'a> {
             causal: false,
             latent,
         };
-        let seconds = self.layers(attention, clock);
+        let seconds = self.layers(&Kernel::Attention(attention), clock);
         self.decodes.insert(key, seconds);
         seconds
     }
 
-    fn layers(&self, attention: compute::Attention, clock: Clock) -> f64 {
-        self.time(&Kernel::Attention(attention), clock) * self.model.layers as f64
+    fn layers(&self, kernel: &Kernel, clock: Clock) -> f64 {
+        self.time(kernel, clock) * self.model.layers as f64
     }
 
     fn heads(&self) -> Heads {

@@ -5,6 +5,7 @@
 //! [`Exchange`]s theirs.
 
 mod attention;
+mod cached;
 mod elements;
 mod ends;
 mod execution;
@@ -14,6 +15,7 @@ mod rank;
 pub mod single;
 mod update;
 
+pub use cached::cached;
 pub use execution::{ContextKind, Dispatch, Elements, Execution, ExpertKernels, Scaling, TOKEN_BLOCKS, Units};
 pub use pieces::{Beside, Call, Exchange, Passes, Piece, Repeated, Routing};
 pub use update::{accumulate, norms, optimizer, unit};
