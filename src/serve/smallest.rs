@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::watch::Watch;
 
 /// Fleets that are run at most.
-const MOST_RUNS: usize = 100;
+const MOST_RUNS: usize = 150;
 /// GPUs of an answer at most.
 const MOST_GPUS: u32 = 2048;
 /// GPUs that split products: powers of two up to what NVLink joins on machines that are sold.

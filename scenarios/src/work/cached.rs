@@ -12,7 +12,7 @@ use crate::transformer::{Attention, Transformer};
 /// others of it. Keys and values of those are made of their latents again, and what attention gives of old and new tokens is
 /// merged. A cache of keys and values needs none.
 ///
-/// Source: vLLM 37fa5c0940, `v1/attention/backends/mla/common.py`, `_compute_prefill_context`; SGLang's
+/// Source: vLLM 37fa5c0940, `v1/attention/backends/mla/common.py`, `_compute_prefill_context`; behind long prefixes SGLang's
 /// `_chunked_prefix_attn_mha` does the same.
 pub fn cached(
     model: &Transformer,
