@@ -249,6 +249,12 @@ impl Site {
         Ok(Calls::new(self.predictor(), self.device()?, *self.settings()))
     }
 
+    /// What NCCL is told, for answers of many calls: whose rules they follow, then what is set.
+    pub(crate) fn rules(&self) -> impl Iterator<Item = String> {
+        let version = self.settings().version.unwrap_or_default();
+        std::iter::once(format!("calls follow the rules of NCCL {version}")).chain(self.told.notes.iter().cloned())
+    }
+
     /// What forecasts calls here; proofs and routes are shared between its calls.
     pub fn predictor(&self) -> Predictor<'_> {
         Predictor::new(&self.topology, &self.profile)

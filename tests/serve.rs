@@ -536,3 +536,27 @@ fn a_bare_duration_is_in_seconds() {
         "{err}"
     );
 }
+
+/// Goal: NCCL's settings act on the calls of steps, and the answer says them: tokens that ring and Simple sum over 8 ranks take
+/// longer. What NCCL would not start with is refused.
+#[test]
+fn settings_of_nccl_act_on_steps() {
+    let run = |more: &[&str]| {
+        let (code, out, err) =
+            collcast(&[&["serve", "llama3-70b", "--duration", "20s", "--format", "json"], more].concat());
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str::<serde_json::Value>(&out).unwrap()
+    };
+    let tpot = |answer: &serde_json::Value| answer["summary"]["tpot"]["p50"].as_f64().unwrap();
+    let told = |answer: &serde_json::Value| answer["assumptions"].to_string();
+    let ring = ["--env", "NCCL_ALGO=Ring", "--env", "NCCL_PROTO=Simple"];
+    let (plain, slow) = (run(&[]), run(&ring));
+    assert!(tpot(&slow) > 1.3 * tpot(&plain) && told(&slow).contains("NCCL_ALGO=Ring NCCL_PROTO=Simple"), "{slow}");
+    assert!(told(&run(&["--nccl", "2.18.3"])).contains("rules of NCCL 2.18.3"));
+    // Machines are compared with them, too.
+    let compared = run(&[&ring[..], &["--vary", "nvlink.rate=x0.5"]].concat());
+    assert!(told(&compared).contains("NCCL_ALGO=Ring"), "{compared}");
+    assert_eq!(compared["rows"][0]["tpot_p50_ms"].as_f64().unwrap(), tpot(&slow) * 1e3);
+    let (code, _, err) = collcast(&["serve", "llama3-70b", "--env", "NCCL_ALGO=Rings"]);
+    assert!(code == 2 && err.contains("would not start"), "{err}");
+}

@@ -16,7 +16,7 @@ use super::call::Code;
 use super::output::{OutputArgs, PageArgs};
 use super::progress::watched;
 use super::scenario;
-use super::selectors::profile_folders;
+use super::selectors::{NcclArgs, profile_folders};
 
 /// What help ends with.
 const HELP: &str =
@@ -29,6 +29,7 @@ Workers are copies of the model; 2x8 are two of 8 GPUs each, which split every p
   collcast serve llama3-70b --try-splits 4x8 --rate 10 --slo ttft=1s,tpot=50ms    who should prefill
   collcast serve llama3-70b --smallest 64 --rate 10 --slo ttft=1s@p99,tpot=50ms       how many GPUs
   collcast serve llama3-70b --prefill 1x8 --decode 1x8 --rate 4 --down 0:0 --vary nics=4,2     NICs
+  collcast serve llama3-70b --aggregated 4x8 --rate 10 --env NCCL_NVLS_ENABLE=0             NCCL's settings
   collcast serve deepseek-v3 --precision fp8 --smallest 128 --on dgx-h200 --on gb200-nvl72      which machine
   collcast serve llama3-8b --aggregated 8x1 --trace requests.csv
   collcast serve deepseek-v3 --precision fp8 --prefill 1x32:ep32 --decode 1x64:ep64 --rate 20
@@ -64,6 +65,8 @@ pub(crate) struct Args {
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',', help_heading = "Machine")]
     profile: Vec<String>,
+    #[command(flatten)]
+    nccl: NcclArgs,
     /// Workers that prefill, such as 2x8; with --decode
     #[arg(long, value_name = "NxGPUS", requires = "decode", help_heading = "Workers")]
     prefill: Option<String>,
@@ -173,7 +176,11 @@ impl Args {
         };
         let base = Request::new(&self.model, self.on.first().map_or(DEFAULT_MACHINE, String::as_str));
         Ok(Request {
-            site: SiteSpec { profiles: self.profile.clone(), profile_folders: profile_folders()?, ..base.site },
+            site: self.nccl.on(SiteSpec {
+                profiles: self.profile.clone(),
+                profile_folders: profile_folders()?,
+                ..base.site
+            })?,
             gpu: self.gpu.clone(),
             precision: precision(&self.precision)?,
             host_cache: bytes("--host-cache", &self.host_cache)?,

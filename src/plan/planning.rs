@@ -346,7 +346,6 @@ impl Planning {
         };
         let best = &layouts[0];
         let traffic = training::traffic(&self.training(&best.layout, calls, false), &training::Known::default());
-        let version = format!("calls follow the rules of NCCL {}", site.settings().version.unwrap_or_default());
         let (whole, assumed) = self.whole(request, site, best)?;
         let searched = request.layout.is_none().then(|| search::left_out(request));
         let strange = self.strange(&best.layout);
@@ -365,9 +364,8 @@ impl Planning {
             refused: Vec::new(),
             warnings: site.told.warnings.clone(),
             inputs: site.sources.clone(),
-            notes: [version]
-                .into_iter()
-                .chain(site.told.notes.iter().chain(&self.notes).cloned())
+            notes: (site.rules())
+                .chain(self.notes.iter().cloned())
                 .chain(searched)
                 .chain(strange)
                 .chain(assumed)

@@ -57,6 +57,8 @@ pub struct Outcome {
     pub inputs: Vec<Input>,
     /// What was assumed.
     pub notes: Vec<String>,
+    /// What of NCCL's settings has a surprising effect, or is left out.
+    pub warnings: Vec<String>,
     /// In numbers.
     pub summary: Summary,
     /// What prefixes did, where prompts shared some: tokens.

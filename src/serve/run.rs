@@ -156,6 +156,7 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
         objective: request.objective,
         inputs: setup.site.sources.clone(),
         notes: notes(setup, request, path.as_deref()),
+        warnings: setup.site.told.warnings.clone(),
         summary,
         reuse: (ran.reuse.hits.iter().sum::<u64>() > 0).then_some(ran.reuse),
         workers: rows,
@@ -175,7 +176,7 @@ fn refused(error: &ServingError) -> Error {
 }
 
 fn notes(setup: &Setup, request: &Request, path: Option<&str>) -> Vec<String> {
-    let mut notes = setup.notes.clone();
+    let mut notes: Vec<String> = setup.site.rules().chain(setup.notes.iter().cloned()).collect();
     notes.push(format!("profile {}: {}", setup.gpu.name(), setup.gpu.evidence()));
     notes.push(format!("profile {}: {}", setup.site.profile.name, crate::site::made_of(&setup.site.profile.evidence)));
     notes.push(

@@ -22,6 +22,7 @@ impl Outcome {
         report.predicted = true;
         report.inputs.clone_from(&self.inputs);
         report.assumptions.clone_from(&self.notes);
+        report.warnings.clone_from(&self.warnings);
         report.tables.extend([self.waits(), self.worker_table()]);
         report.tables.extend(self.reuse.map(reuse_table));
         report.tables.push(self.phase_table());
@@ -230,6 +231,7 @@ impl Split {
         if let Some(best) = best {
             report.inputs.clone_from(&best.inputs);
             report.assumptions.clone_from(&best.notes);
+            report.warnings.clone_from(&best.warnings);
             report.verdict =
                 Some(Verdict { sentence: format!("{}: {}", best.fleet, best.verdict().sentence), ..best.verdict() });
         }
@@ -280,6 +282,7 @@ impl Smallest {
         if let Some(first) = first {
             report.inputs.clone_from(&first.inputs);
             report.assumptions.clone_from(&first.notes);
+            report.warnings.clone_from(&first.warnings);
         }
         let (run, all) = (self.fleets.len(), self.layouts.len());
         report.assumptions.push(format!("{all} layouts of a worker were bounded, and {run} fleets of them run"));
@@ -421,7 +424,8 @@ impl Compared {
         super::hide(&mut table, &hidden);
         report.tables.push(table);
         report.inputs = each_once(ran().flat_map(|(_, run)| run.inputs.iter().cloned()));
-        report.assumptions = told(&ran().map(|(name, run)| (name, run.notes.as_slice())).collect::<Vec<_>>());
+        let all = |of: fn(&Outcome) -> &[String]| told(&ran().map(|(name, run)| (name, of(run))).collect::<Vec<_>>());
+        (report.assumptions, report.warnings) = (all(|run| &run.notes), all(|run| &run.warnings));
         report.verdict = Some(self.verdict());
         report
     }
