@@ -201,6 +201,17 @@ fn failures_of_ones_own() {
         let shares = [run.failures.lost, run.failures.saving, run.failures.down, run.failures.waiting];
         assert!((goodput(&run) + shares.iter().sum::<f64>() - 1.0).abs() < 1e-3, "{run:?}");
     }
+    // A rank in a while that makes steps a quarter longer for 2 of 20 hours costs some 2% of the time, and nothing fails.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("slow.toml");
+    let slow =
+        "[stragglers]\nper = \"gpu\"\ncount = 1\nunits = 256\nhours = 20\nslowdown = 1.25\nhours_until_found = 2";
+    let text = format!("schema = \"collcast/failures/1\"\nname = \"slow\"\nhardware = 1.0\ncomponents = []\n{slow}\n");
+    std::fs::write(&file, text).unwrap();
+    let slow = whole(Upkeep { failures: Some(file.display().to_string()), ..Upkeep::default() });
+    let failures = slow.failures;
+    assert!((0.017..0.021).contains(&failures.slow) && usual.failures.slow == 0.0, "{failures:?}");
+    assert!((failures.goodput + failures.slow - 1.0).abs() < 1e-3 && slow.mean_days() > slow.days, "{failures:?}");
     // Storage takes one checkpoint at a time: 920 GiB at 100 MB/s are 2.7 hours.
     let slow = whole(Upkeep { storage: Some(1e8), ..Upkeep::default() }).failures;
     assert!(slow.interval_s + slow.stall_s >= slow.durable_s - 1e-6 && slow.durable_s > 9000.0, "{slow:?}");

@@ -120,6 +120,8 @@ pub struct Goodput {
     pub down: f64,
     /// Share in waits for a host to be repaired.
     pub waiting: f64,
+    /// Share by which slow ranks make steps longer.
+    pub slow: f64,
     /// Spare hosts that are enough in 99 of 100 repairs, where a repair has a length.
     pub spares_enough: Option<u32>,
 }

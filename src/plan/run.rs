@@ -54,6 +54,7 @@ fn assumed(request: &Request, storage_bounds: bool) -> Option<String> {
         (storage_bounds, "a checkpoint begins when the one before it is in storage, which sets the time between two"),
         (upkeep.restart.is_none(), "a restart takes 10 minutes"),
         (upkeep.spares.is_none(), "spare hosts are there, at no cost"),
+        (upkeep.failures.is_none(), "no rank gets slow"),
     ]
     .into_iter()
     .filter_map(|(assumed, text)| assumed.then_some(text))
@@ -98,7 +99,8 @@ pub(super) fn whole(
     };
     let (stall, durable) = saving.times().map_err(refused)?;
     // Nothing fails in a file without failures: then as good as never, in seconds that sums still hold.
-    let mtbf = (rates.mtbf(&fleet(request, topology)) / upkeep.failures_times).min(NEVER);
+    let fleet = fleet(request, topology);
+    let mtbf = (rates.mtbf(&fleet) / upkeep.failures_times).min(NEVER);
     let job = Job { mtbf, stall, durable, restart: upkeep.restart.unwrap_or(RESTART) };
     // Storage takes one save at a time.
     let least = (durable - stall).max(best.step.seconds);
@@ -123,14 +125,22 @@ pub(super) fn whole(
         job,
         work: steps * best.step.seconds,
         interval,
-        detect: 0.0,
         spares: upkeep.spares,
         repair: upkeep.repair.unwrap_or(0.0),
         hardware: rates.hardware,
-        stragglers: None,
+        stragglers: rates.stragglers(&fleet),
     };
     let samples = (DRAWN * run.interval / run.work).clamp(SAMPLES[0], SAMPLES[1]);
     let outcome = simulate(&run, samples as u32, 1).map_err(refused)?;
+    if outcome.goodput < HOPELESS {
+        let left = 100.0 * outcome.goodput;
+        let message =
+            format!("the run would hardly proceed: failures, repairs and slow ranks leave it {left:.2}% of the time");
+        return Err(Error::usage(
+            message,
+            "give more --spares, a shorter --repair, or a --failures file with fewer of both",
+        ));
+    }
     let enough = (upkeep.repair)
         .map(|repair| goodput::spares(rates.hardware * repair / job.mtbf, ENOUGH))
         .transpose()
@@ -165,6 +175,7 @@ pub(super) fn whole(
             saving: share(outcome.saving),
             down: share(outcome.down - outcome.waiting),
             waiting: share(outcome.waiting),
+            slow: share(outcome.slow),
             spares_enough: enough,
         },
     };

@@ -232,6 +232,7 @@ fn run(whole: &Whole) -> Table {
         ("saves of checkpoints", failures.saving),
         ("restarts", failures.down),
         ("waits for repair", failures.waiting),
+        ("slow ranks (stragglers)", failures.slow),
     ] {
         row(&format!("% of the time: {of}"), format!("{:.1}", 100.0 * share));
     }

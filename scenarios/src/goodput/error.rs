@@ -15,17 +15,6 @@ pub enum GoodputError {
         /// What it can be.
         expected: &'static str,
     },
-    /// The first-order formula where its assumptions do not hold.
-    #[error(
-        "the first-order formula needs interval + restart below a fifth of the time between failures; {spent:.0} s is above \
-         {mtbf:.0} s / 5, so use the exact formula"
-    )]
-    FirstOrder {
-        /// Interval and restart, in seconds.
-        spent: f64,
-        /// Mean time between failures, in seconds.
-        mtbf: f64,
-    },
     /// More events than are simulated.
     #[error("the simulation has more than {limit} events; {hint}")]
     TooLong {

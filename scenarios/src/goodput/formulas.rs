@@ -29,27 +29,6 @@ impl Job {
         at_least("the restart", self.restart, 0.0)
     }
 
-    /// Young's interval, `sqrt(2 C M)`.
-    ///
-    /// # Source
-    /// Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974.
-    pub fn young(&self) -> f64 {
-        (2.0 * self.stall * self.mtbf).sqrt()
-    }
-
-    /// Daly's interval: Young's with two terms more, less the save.
-    ///
-    /// # Source
-    /// Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006.
-    pub fn daly(&self) -> f64 {
-        let (c, m) = (self.stall, self.mtbf);
-        if c >= 2.0 * m {
-            return m;
-        }
-        let ratio = c / (2.0 * m);
-        self.young() * (1.0 + ratio.sqrt() / 3.0 + ratio / 9.0) - c
-    }
-
     /// The interval of the highest [`Job::exact`] goodput, to double precision.
     ///
     /// The derivative is zero where `1 - x = e^(-(x + C/M))`, with `x` the interval in times between failures; the left
@@ -80,19 +59,6 @@ impl Job {
         }
         let y = cycle / self.mtbf;
         interval / cycle * (y / y.exp_m1()) * (-(self.restart + self.durable) / self.mtbf).exp()
-    }
-
-    /// The first-order formula that most papers use: `1 - C/tau - (R + D + tau/2)/M`.
-    ///
-    /// # Errors
-    /// [`GoodputError::FirstOrder`] where `tau + R` is more than a fifth of the time between failures: it is off by
-    /// several points there. An interval of zero.
-    pub fn first_order(&self, interval: f64) -> Result<f64, GoodputError> {
-        positive("the interval", interval)?;
-        if interval + self.restart > self.mtbf / 5.0 {
-            return Err(GoodputError::FirstOrder { spent: interval + self.restart, mtbf: self.mtbf });
-        }
-        Ok(1.0 - self.stall / interval - (self.restart + self.durable + interval / 2.0) / self.mtbf)
     }
 }
 

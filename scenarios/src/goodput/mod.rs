@@ -10,7 +10,7 @@ mod simulate;
 
 pub use error::GoodputError;
 pub use formulas::{Job, Saving, spares};
-pub use rates::{Component, Fleet, Per, Rates, names, text};
+pub use rates::{Component, Fleet, Per, Rates, Slow, names, text};
 pub use simulate::{Outcome, Stragglers, WholeRun, simulate};
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use collcast_topologies::error::{Diagnostic, Source, TopologiesError};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use super::simulate::Stragglers;
+
 /// The schema of the file.
 const SCHEMA: &str = "collcast/failures/1";
 /// Longest file, in bytes.
@@ -54,6 +56,19 @@ pub struct Component {
     pub per_hour: f64,
 }
 
+/// Ranks that are slow for a while, and slow all others down.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Slow {
+    /// What there is one of for each.
+    pub per: Per,
+    /// How often an hour one gets slow.
+    pub per_hour: f64,
+    /// How many times as long a step takes meanwhile.
+    pub slowdown: f64,
+    /// Hours until it is found and gone.
+    pub hours: f64,
+}
+
 /// How often components fail.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Rates {
@@ -63,6 +78,8 @@ pub struct Rates {
     pub hardware: f64,
     /// Components.
     pub components: Vec<Component>,
+    /// Stragglers, where they were counted.
+    pub stragglers: Option<Slow>,
 }
 
 /// How many of what a job runs on.
@@ -102,6 +119,13 @@ impl Rates {
     pub fn mtbf(&self, fleet: &Fleet) -> f64 {
         // A sum of nothing would be -0.
         3600.0 / self.by_component(fleet).iter().fold(0.0, |sum, (_, rate)| sum + rate)
+    }
+
+    /// What stragglers do to a job; nothing where none were counted.
+    pub fn stragglers(&self, fleet: &Fleet) -> Option<Stragglers> {
+        let Slow { per, per_hour, slowdown, hours } = self.stragglers?;
+        let between = 3600.0 / (per_hour * fleet.count(per));
+        between.is_finite().then_some(Stragglers { between, slowdown, lasts: hours * 3600.0 })
     }
 
     /// Rates by name or path.
@@ -165,19 +189,28 @@ impl Rates {
         if hardware > 1.0 {
             return Err(fault(raw.hardware.span(), format!("hardware is {hardware}"), "a share is at most 1"));
         }
+        let per_hour = |count: f64, units: &Spanned<f64>, hours: &Spanned<f64>| {
+            let rate = count / (number(units, "units", 1.0)? * number(hours, "hours", 1.0)?);
+            let no_number = || fault(units.span(), "units x hours is no number of double precision".to_owned(), "");
+            if rate.is_finite() { Ok(rate) } else { Err(no_number()) }
+        };
         let components = raw.components.iter().map(|component| {
-            let units = number(&component.units, "units", 1.0)? * number(&component.hours, "hours", 1.0)?;
-            let per_hour = number(&component.failures, "failures", 0.0)? / units;
-            if !per_hour.is_finite() {
-                return Err(fault(
-                    component.units.span(),
-                    "units x hours is no number of double precision".to_owned(),
-                    "",
-                ));
-            }
+            let failures = number(&component.failures, "failures", 0.0)?;
+            let per_hour = per_hour(failures, &component.units, &component.hours)?;
             Ok(Component { name: component.name.clone(), per: component.per, per_hour })
         });
-        Ok(Self { name: raw.name, hardware, components: components.collect::<Result<_, _>>()? })
+        let components = components.collect::<Result<_, _>>()?;
+        let stragglers = raw.stragglers.map(|slow| {
+            let per_hour = per_hour(number(&slow.count, "count", 0.0)?, &slow.units, &slow.hours)?;
+            let slowdown = number(&slow.slowdown, "slowdown", 1.0)?;
+            if slowdown < 1.0 {
+                let label = "expected 1 or more: 1.2 is a step that takes a fifth longer";
+                return Err(fault(slow.slowdown.span(), format!("slowdown is {slowdown}"), label));
+            }
+            let hours = number(&slow.hours_until_found, "hours_until_found", 0.0)?;
+            Ok(Slow { per: slow.per, per_hour, slowdown, hours })
+        });
+        Ok(Self { name: raw.name, hardware, components, stragglers: stragglers.transpose()? })
     }
 }
 
@@ -189,6 +222,7 @@ struct RawFile {
     /// Share of the failures that need other hardware.
     hardware: Spanned<f64>,
     components: Vec<RawComponent>,
+    stragglers: Option<RawSlow>,
 }
 
 #[derive(Deserialize)]
@@ -200,4 +234,17 @@ struct RawComponent {
     failures: Spanned<f64>,
     units: Spanned<f64>,
     hours: Spanned<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSlow {
+    per: Per,
+    /// Stragglers that were counted, among so many units in so many hours.
+    count: Spanned<f64>,
+    units: Spanned<f64>,
+    hours: Spanned<f64>,
+    /// How many times as long a step takes with one.
+    slowdown: Spanned<f64>,
+    hours_until_found: Spanned<f64>,
 }

@@ -21,14 +21,12 @@ const MAX_PENDING: f64 = 10_000.0;
 /// A job, all times in seconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct WholeRun {
-    /// Failures, saves and restarts. The restart does not include [`WholeRun::detect`].
+    /// Failures, saves and restarts.
     pub job: Job,
     /// Work until the end, if nothing were lost.
     pub work: f64,
     /// Work between saves.
     pub interval: f64,
-    /// From a failure until somebody notices: the time-out of NCCL's watchdog, or a heartbeat.
-    pub detect: f64,
     /// Hosts that stand by; none given for as many as it takes.
     pub spares: Option<u32>,
     /// Until a host that failed stands by again.
@@ -104,7 +102,6 @@ fn check(run: &WholeRun, samples: u32) -> Result<(), GoodputError> {
     run.job.check()?;
     positive("the work", run.work)?;
     positive("the interval", run.interval)?;
-    at_least("the time until a failure is noticed", run.detect, 0.0)?;
     at_least("the repair", run.repair, 0.0)?;
     if !(0.0..=1.0).contains(&run.hardware) {
         let expected = "a share from 0 to 1";
@@ -222,7 +219,7 @@ impl<'a> Machine<'a> {
         while self.done < run.work {
             *events += 1;
             if *events > MAX_EVENTS {
-                let hint = "give fewer samples, a longer interval, or fewer failures: the job may hardly proceed";
+                let hint = "give a longer interval, or fewer failures and stragglers: the job may hardly proceed";
                 return Err(GoodputError::TooLong { limit: MAX_EVENTS, hint });
             }
             let from = self.done;
@@ -242,7 +239,10 @@ impl<'a> Machine<'a> {
     /// Works until so much is done; false where a failure comes first.
     fn work_until(&mut self, goal: f64, events: &mut u64) -> bool {
         loop {
-            self.meet_straggler();
+            self.meet_stragglers(events);
+            if *events > MAX_EVENTS {
+                return false;
+            }
             let slow = self.now < self.slow_until;
             let pace = match self.run.stragglers {
                 Some(stragglers) if slow => stragglers.slowdown,
@@ -268,9 +268,10 @@ impl<'a> Machine<'a> {
     }
 
     /// Takes note of stragglers that have come, also during a save or a restart, which none slows.
-    fn meet_straggler(&mut self) {
+    fn meet_stragglers(&mut self, events: &mut u64) {
         let Some(stragglers) = self.run.stragglers else { return };
-        while self.straggler <= self.now {
+        while self.straggler <= self.now && *events <= MAX_EVENTS {
+            *events += 1;
             self.slow_until = self.slow_until.max(self.straggler + stragglers.lasts);
             self.straggler += self.draws.exponential(stragglers.between);
         }
@@ -307,7 +308,6 @@ impl<'a> Machine<'a> {
             let start = self.now;
             self.account.failures += 1.0;
             *events += 1;
-            self.now += self.run.detect;
             self.replace();
             self.failure = self.now + self.draws.exponential(self.run.job.mtbf);
             let end = self.now + self.run.job.restart;

@@ -30,8 +30,6 @@ impl States {
     pub const BF16: Self = Self::of(2.0, 4.0, 12.0, 2.0);
     /// The same with gradients in BF16. Source: as above.
     pub const BF16_GRADIENTS: Self = Self::of(2.0, 2.0, 12.0, 2.0);
-    /// FP16 with loss scaling: a copy of the gradient in 32 bits belongs to the optimizer. Source: as above.
-    pub const FP16: Self = Self::of(2.0, 2.0, 16.0, 2.0);
     /// Weights, gradients and Adam in 32 bits, gathered in BF16: mixed precision of PyTorch's FSDP. Source: PyTorch,
     /// `MixedPrecisionPolicy`.
     pub const FP32: Self = Self::of(4.0, 4.0, 8.0, 2.0);

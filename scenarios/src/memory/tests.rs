@@ -151,7 +151,6 @@ fn states_are_those_of_the_tables() {
     for (states, replicated, shared) in [
         (States::BF16, 18.0, [6.0 + 12.0 / n, 2.0 + 16.0 / n, 18.0 / n]),
         (States::BF16_GRADIENTS, 16.0, [4.0 + 12.0 / n, 2.0 + 14.0 / n, 16.0 / n]),
-        (States::FP16, 20.0, [4.0 + 16.0 / n, 2.0 + 18.0 / n, 20.0 / n]),
         (States::FP32, 16.0, [8.0 + 8.0 / n, 4.0 + 12.0 / n, 16.0 / n]),
         (States::DEEPSEEK_V3, 13.0, [5.0 + 8.0 / n, 1.0 + 12.0 / n, 13.0 / n]),
     ] {
