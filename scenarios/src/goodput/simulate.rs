@@ -13,6 +13,10 @@ use super::formulas::Job;
 
 /// Most events of all samples: some 5 s of a core.
 const MAX_EVENTS: u64 = 400_000_000;
+const TOO_LONG: GoodputError = GoodputError::TooLong {
+    limit: MAX_EVENTS,
+    hint: "give a longer interval, or fewer failures and stragglers: the job may hardly proceed",
+};
 /// Most samples.
 const MAX_SAMPLES: u32 = 1_000_000;
 /// Most saves on their way to storage at once.
@@ -118,6 +122,9 @@ fn check(run: &WholeRun, samples: u32) -> Result<(), GoodputError> {
     if let Some(stragglers) = run.stragglers {
         positive("the time between stragglers", stragglers.between)?;
         at_least("the time that a straggler lasts", stragglers.lasts, 0.0)?;
+        if run.work / stragglers.between > MAX_EVENTS as f64 {
+            return Err(TOO_LONG);
+        }
         if !(stragglers.slowdown.is_finite() && stragglers.slowdown >= 1.0) {
             let expected = "a finite number of at least 1";
             return Err(GoodputError::Value {
@@ -219,8 +226,7 @@ impl<'a> Machine<'a> {
         while self.done < run.work {
             *events += 1;
             if *events > MAX_EVENTS {
-                let hint = "give a longer interval, or fewer failures and stragglers: the job may hardly proceed";
-                return Err(GoodputError::TooLong { limit: MAX_EVENTS, hint });
+                return Err(TOO_LONG);
             }
             let from = self.done;
             let goal = (from + run.interval).min(run.work);
