@@ -76,7 +76,7 @@ pub(super) fn lower(precision: Precision) -> Option<Precision> {
 fn seconds(request: &Request, group: Group, which: usize, demand: &Demand) -> Result<f64, Error> {
     let setup = Setup::new(request, group.gpus())?;
     setup.blocks(group, request)?;
-    let calls = setup.calls()?;
+    let calls = setup.site.calls()?;
     let exchanges = Exchanges::new(&calls);
     let taken = |shape, exchange, bytes| exchanges.taken(shape, exchange, bytes);
     let mut steps = steps(&setup, group, request.precision, &taken)?;

@@ -101,7 +101,7 @@ pub fn break_even(request: &Request, group: Group, drives: Option<u32>) -> Resul
     // A second worker, on other hosts.
     let second = one.site.topology.ranks();
     let setup = Setup::new(request, second + tensor)?;
-    let calls = setup.calls()?;
+    let calls = setup.site.calls()?;
     let exchanges = Exchanges::new(&calls);
     let exchange = |shape: Shape, exchange: Exchange, bytes: u64| exchanges.taken(shape, exchange, bytes);
     let mut steps = steps(&setup, group, request.precision, &exchange)?;

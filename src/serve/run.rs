@@ -80,7 +80,7 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
         return run(request, &Setup::new(request, laid.end)?, fleet, asked);
     }
     let workers = setup.workers(&fleet, request)?;
-    let calls = setup.calls()?;
+    let calls = setup.site.calls()?;
     let exchanges = Exchanges::new(&calls);
     // The first worker of each group, for all of them.
     let firsts: Vec<&[u32]> = laid.groups.iter().filter_map(|workers| workers.first()).map(Vec::as_slice).collect();

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 
-use collcast_scenarios::device;
 use collcast_scenarios::serving::{Role, Steps, Taken, Worker};
 use collcast_scenarios::training::calls::{Calls, Exchange, Shape};
 use collcast_scenarios::transformer::{self, Attention, Transformer};
@@ -60,15 +59,6 @@ impl Setup {
         }
         let gpu = gpu_of(&site.topology, request.gpu.as_deref())?;
         Ok(Self { model, site, gpu, notes })
-    }
-
-    /// What collectives of tensor ranks take.
-    pub(super) fn calls(&self) -> Result<Calls<'_>, Error> {
-        let device = device(&self.site.topology).ok_or_else(|| {
-            let message = format!("nothing is known of the GPUs of `{}`", self.site.topology.name);
-            Error::usage(message, "give their kind in the topology file, such as kind = \"H100-SXM5-80GB\"")
-        })?;
-        Ok(Calls::new(self.site.predictor(), device, *self.site.settings()))
     }
 
     /// GPUs that tensor ranks reach over NVLink.

@@ -152,7 +152,7 @@ fn layouts(setup: &Setup, request: &Request, most: u32, demand: &Demand) -> Resu
         let none = || Error::usage(format!("no layout of at most {most} GPUs holds the model"), "allow more GPUs");
         return Err(refused.unwrap_or_else(none));
     }
-    let calls = setup.calls()?;
+    let calls = setup.site.calls()?;
     let exchanges = Exchanges::new(&calls);
     let exchange = |shape: Shape, exchange: Exchange, bytes: u64| exchanges.taken(shape, exchange, bytes);
     let mut layouts = Vec::new();
