@@ -8,6 +8,7 @@ use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::nccl::{Limits, Plan};
 use collcast_sim::schedule::program::{Buffer, Code, Op, Ref, Template, Var, c};
 use collcast_sim::schedule::{Call, Conn, Generator, Schedule, Worker};
+use collcast_sim::text::toml_string;
 use collcast_sim::units::Bytes;
 
 pub use crate::nvml::Links;
@@ -57,9 +58,8 @@ fn link(version: u32) -> Option<(&'static str, u32)> {
 impl Seen {
     /// The host as a topology file. What the driver does not tell is assumed, and the file says so.
     pub fn toml(&self, name: &str, date: &str) -> String {
-        let quoted = |text: &str| toml::Value::from(text).to_string();
         let kind = self.name.trim_start_matches("NVIDIA ").replace(' ', "-");
-        let nccl = self.nccl.as_deref().map_or_else(String::new, |nccl| format!("nccl = {}\n", quoted(nccl)));
+        let nccl = self.nccl.as_deref().map_or_else(String::new, |nccl| format!("nccl = {}\n", toml_string(nccl)));
         let links = self.links.filter(|_| self.peers && self.gpus > 1);
         let known = links.and_then(|links| Some((links, link(links.version)?)));
         let nvlink = match (known, links) {
@@ -98,16 +98,16 @@ pcie = {{ generation = {generation}, lanes = {lanes}, switches_per_socket = 0, s
 kind = "single-switch"
 routing = "adaptive"
 "#,
-            quoted(name),
-            quoted(&format!("{} x {kind}, probed", self.gpus)),
+            toml_string(name),
+            toml_string(&format!("{} x {kind}, probed", self.gpus)),
             self.multicast,
             self.gpus,
-            quoted(&kind),
+            toml_string(&kind),
             self.arch,
             self.memory_gbps,
             if self.pcie.is_some() { "NVML" } else { "Assumed: the driver does not tell" },
             (*sockets).max(1),
-            quoted(cpu),
+            toml_string(cpu),
         )
     }
 }

@@ -26,6 +26,16 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
+/// The text as a string of TOML, with its quotes.
+///
+/// ```
+/// use collcast_sim::text::toml_string;
+/// assert_eq!(format!("a = {}", toml_string("\u{7f}b")), "a = \"\\u007Fb\"");
+/// ```
+pub fn toml_string(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
 /// What begins a command to a CI system anywhere in a line of a log: of GitHub Actions, Azure Pipelines and TeamCity.
 const COMMANDS: [&str; 3] = ["##[", "##vso[", "##teamcity["];
 

@@ -7,6 +7,7 @@ use collcast_sim::calibrate::{Estimate, Fit, Sample};
 use collcast_sim::collective::Launch;
 use collcast_sim::predict::Predictor;
 use collcast_sim::profile::{Constant, DataFile, OriginKind, Parameter, Profile};
+use collcast_sim::text::toml_string;
 
 use super::request::Request;
 use super::rows::{MachineOf, Machines, Usable};
@@ -86,15 +87,15 @@ fn command(request: &Request) -> String {
 /// The profile of a fit as TOML, with fewer digits than serde would write: a line for each parameter that was fitted, and that
 /// another profile below it set where that is no built-in one.
 pub(super) fn profile_text(profile: &Profile, fit: &Fit) -> String {
-    let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
-    let list = |items: Vec<String>| format!("[{}]", items.iter().map(|i| quoted(i)).collect::<Vec<_>>().join(", "));
+    let list =
+        |items: Vec<String>| format!("[{}]", items.iter().map(|i| toml_string(i)).collect::<Vec<_>>().join(", "));
     let mut text =
         String::from("# Fitted by `collcast calibrate`; everything else is the value of the profile below it.\n");
-    let _ = writeln!(text, "schema = {}", quoted(&profile.schema));
-    let _ = writeln!(text, "name = {}", quoted(&profile.name));
-    let _ = writeln!(text, "evidence = {}", quoted(&profile.evidence));
+    let _ = writeln!(text, "schema = {}", toml_string(&profile.schema));
+    let _ = writeln!(text, "name = {}", toml_string(&profile.name));
+    let _ = writeln!(text, "evidence = {}", toml_string(&profile.evidence));
     if let Some(below) = &profile.over {
-        let _ = writeln!(text, "over = {}", quoted(below));
+        let _ = writeln!(text, "over = {}", toml_string(below));
     }
     let _ = writeln!(text, "uncertainty = {}", profile.uncertainty);
     let _ = writeln!(text, "gpus = {}", list(profile.gpus.clone()));
@@ -106,11 +107,11 @@ pub(super) fn profile_text(profile: &Profile, fit: &Fit) -> String {
         let _ = writeln!(text, "ranks = {ranks:?}");
     }
     for data in &profile.data {
-        let (file, hash, rows) = (quoted(&data.file), quoted(&data.hash), data.rows);
+        let (file, hash, rows) = (toml_string(&data.file), toml_string(&data.hash), data.rows);
         let _ = writeln!(text, "\n[[data]]\nfile = {file}\nhash = {hash}\nrows = {rows}");
     }
     for s in &profile.spreads {
-        let (class, low, high, rows) = (quoted(&s.class), s.low, s.high, s.rows);
+        let (class, low, high, rows) = (toml_string(&s.class), s.low, s.high, s.rows);
         let _ = writeln!(text, "\n[[spreads]]\nclass = {class}\nlow = {low:.4}\nhigh = {high:.4}\nrows = {rows}");
     }
     text += "\n[parameters]\n";

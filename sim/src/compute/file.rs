@@ -9,6 +9,7 @@ use super::constants::Constant;
 use super::gpu::Compute;
 use crate::collective::nearest;
 use crate::profile::{DataFile, OriginKind, Parameter, ProfileError};
+use crate::text::toml_string;
 
 /// The schema that this module reads.
 const SCHEMA: &str = "collcast/compute/1";
@@ -139,17 +140,21 @@ impl Compute {
         evidence: &str,
     ) -> Result<String, ProfileError> {
         let below = Self::builtin(over)?;
-        let mut text = format!("schema = {SCHEMA:?}\nname = {name:?}\nevidence = {evidence:?}\nover = {over:?}\n");
-        let gpus: Vec<String> = self.gpus.iter().map(|g| format!("{g:?}")).collect();
+        let mut text = String::new();
+        for (key, value) in [("schema", SCHEMA), ("name", name), ("evidence", evidence), ("over", over)] {
+            let _ = writeln!(text, "{key} = {}", toml_string(value));
+        }
+        let gpus: Vec<String> = self.gpus.iter().map(|gpu| toml_string(gpu)).collect();
         let _ = writeln!(text, "gpus = [{}]", gpus.join(", "));
         for file in data {
             let DataFile { file, hash, rows } = file;
-            let _ = write!(text, "\n[[data]]\nfile = {file:?}\nhash = {hash:?}\nrows = {rows}\n");
+            let [file, hash] = [file, hash].map(|text| toml_string(text));
+            let _ = write!(text, "\n[[data]]\nfile = {file}\nhash = {hash}\nrows = {rows}\n");
         }
         if !self.errors.is_empty() {
             text += "\n[errors]\n";
             for (group, error) in &self.errors {
-                let _ = writeln!(text, "{group:?} = {error:.4}");
+                let _ = writeln!(text, "{} = {error:.4}", toml_string(group));
             }
         }
         text += "\n[parameters]\n";
@@ -173,7 +178,8 @@ fn line(constant: Constant, value: f64, origin: OriginKind, source: &str) -> Str
     } else {
         4
     };
-    format!("{:?} = {{ value = {value:.digits$}, origin = {:?}, source = {source:?} }}", constant.name(), origin.name())
+    let [name, origin, source] = [constant.name(), origin.name(), source].map(toml_string);
+    format!("{name} = {{ value = {value:.digits$}, origin = {origin}, source = {source} }}")
 }
 
 fn read(text: &str, file: &str) -> Result<Raw, ProfileError> {

@@ -1,6 +1,7 @@
 //! Values of constants as lines of a profile's text.
 
 use super::{Constant, Parameter};
+use crate::text::toml_string;
 
 /// Digits after the point of a number: four, and of small ones so many that three digits count.
 fn number(value: f64) -> String {
@@ -12,7 +13,7 @@ fn number(value: f64) -> String {
 impl Parameter {
     /// As a line below `[parameters]` of a profile, without its line end.
     pub fn line(&self, constant: Constant) -> String {
-        let [name, source] = [constant.name(), &self.source].map(|text| toml::Value::from(text).to_string());
+        let [name, source] = [constant.name(), &self.source].map(toml_string);
         let interval = self.interval.map(|ends| ends.map(number));
         let interval = interval.map_or_else(String::new, |[low, high]| format!(", interval = [{low}, {high}]"));
         let (value, origin) = (number(self.value), self.origin.name());
