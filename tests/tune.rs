@@ -201,6 +201,8 @@ fn variables_are_safe() {
     let env = folder.join("nccl.env");
     let text = std::fs::read_to_string(&env).unwrap();
     assert!(text.contains("may slow others.\nNCCL_ALGO=allreduce:tree\n"), "{text}");
+    // A list that forbids nothing here would turn LL128 on for communicators whose paths NCCL excludes.
+    assert!(!text.contains("NCCL_PROTO") && report["environment"][0]["protocols"] == "", "{text}");
     assert!(!report["verdict"]["next"].as_str().unwrap().contains("nccl.env"), "{}", report["verdict"]);
     let (code, out, err) = collcast(&[
         "sweep",

@@ -44,14 +44,14 @@ pub struct Effect {
     pub gain: f64,
 }
 
-/// Algorithms and protocols that a collective is left.
+/// Algorithms and protocols that a collective is left; an empty list leaves all, and is not written.
 pub type Lists = (Vec<Algorithm>, Vec<Protocol>);
 
 /// Finds lists of algorithms and protocols that beat NCCL's free choice at some size of a
 /// collective beyond doubt, and lose at none.
 ///
-/// A list of protocols never names LL128 where NCCL's own rule has it off: naming it would turn
-/// it on. That also forbids `^LL` and the like, which turn on all the rest, so lists are positive.
+/// A list never names LL128: that turns it on in every communicator of the process, whatever NCCL's own rule says of its paths
+/// and GPUs (`protoEnable` of `src/graph/tuning.cc`). `^Simple` and the like do so too, so lists are positive.
 ///
 /// # Errors
 /// The settings found would stop NCCL: a fault of this search.
@@ -102,23 +102,23 @@ impl Search<'_> {
         self.calls.chunk_by(|a, b| a.collective == b.collective)
     }
 
-    /// The lists of one collective that gain most, of equal ones the longest.
+    /// The lists of one collective that gain most, of equal ones those that forbid least.
     fn best(&self, of: &[Tuned]) -> Result<Option<Effect>, Error> {
         let collective = of[0].collective;
         let pairs = || of.iter().flat_map(|call| call.candidates.iter().map(|c| c.pair));
         let algorithms = distinct(pairs().map(|pair| pair.0));
-        let protocols = distinct(pairs().map(|pair| pair.1));
+        let protocols = distinct(pairs().map(|pair| pair.1).filter(|&protocol| protocol != Protocol::Ll128));
         let mut best: Option<(f64, usize, Effect)> = None;
-        for algorithms in subsets(&algorithms) {
-            for protocols in subsets(&protocols) {
+        for (forbidden, algorithms) in subsets(&algorithms) {
+            for (also, protocols) in subsets(&protocols) {
                 let lists = (algorithms.clone(), protocols.clone());
                 let told = self.told(&sections(&[(collective, &lists)]))?;
                 let Some(Judged { total, sizes, most }) = self.judge(of, &told) else { continue };
-                let free = algorithms.len() + protocols.len();
+                let forbidden = forbidden + also;
                 let better = (best.as_ref())
-                    .is_none_or(|(most, long, _)| total > most + ALIKE || total > most - ALIKE && free > *long);
+                    .is_none_or(|(most, least, _)| total > most + ALIKE || total > most - ALIKE && forbidden < *least);
                 if sizes > 0 && better {
-                    best = Some((total, free, Effect { collective, lists, sizes, gain: most }));
+                    best = Some((total, forbidden, Effect { collective, lists, sizes, gain: most }));
                 }
             }
         }
@@ -189,28 +189,29 @@ fn distinct<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
     items
 }
 
-/// All lists of some of the items.
-fn subsets<T: Copy>(items: &[T]) -> Vec<Vec<T>> {
-    (1..1_usize << items.len())
-        .map(|mask| (0..items.len()).filter(|bit| mask >> bit & 1 == 1).map(|bit| items[bit]).collect())
-        .collect()
+/// An empty list, which forbids nothing, and all lists of some of the items, each with how much it forbids: of all of them still
+/// what only other communicators have.
+fn subsets<T: Copy>(items: &[T]) -> Vec<(usize, Vec<T>)> {
+    let of = |mask: usize| {
+        let list: Vec<T> = (0..items.len()).filter(|bit| mask >> bit & 1 == 1).map(|bit| items[bit]).collect();
+        (if list.is_empty() { 0 } else { 1 + items.len() - list.len() }, list)
+    };
+    (0..1 << items.len()).map(of).collect()
 }
 
 /// The variables of lists by collective.
 fn sections(lists: &[(Collective, &Lists)]) -> Vec<String> {
-    if lists.is_empty() {
-        return Vec::new();
-    }
-    let join = |names: &dyn Fn(&Lists) -> Vec<&'static str>| {
+    let line = |name: &str, names: &dyn Fn(&Lists) -> Vec<&'static str>| {
         let section = |(collective, lists): &(Collective, &Lists)| {
-            format!("{}:{}", function(*collective), names(lists).join(","))
+            let names = names(lists);
+            (!names.is_empty()).then(|| format!("{}:{}", function(*collective), names.join(",")))
         };
-        lists.iter().map(section).collect::<Vec<_>>().join(";")
+        let sections: Vec<String> = lists.iter().filter_map(section).collect();
+        (!sections.is_empty()).then(|| format!("{name}={}", sections.join(";")))
     };
-    vec![
-        format!("NCCL_ALGO={}", join(&|lists| lists.0.iter().map(|&algorithm| spelt(algorithm)).collect())),
-        format!("NCCL_PROTO={}", join(&|lists| lists.1.iter().map(|protocol| protocol.name()).collect())),
-    ]
+    let algorithms = line("NCCL_ALGO", &|lists| lists.0.iter().map(|&algorithm| spelt(algorithm)).collect());
+    let protocols = line("NCCL_PROTO", &|lists| lists.1.iter().map(|protocol| protocol.name()).collect());
+    algorithms.into_iter().chain(protocols).collect()
 }
 
 /// NCCL's spelling of a collective.
