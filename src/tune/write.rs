@@ -63,6 +63,10 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine, registered: bool) ->
             out,
             "# Changes are for registered buffers (--registered), and so for calls in CUDA graphs; others keep NCCL's choice."
         );
+        let _ = writeln!(
+            out,
+            "# Register buffers on all ranks or on none: NCCL asks each rank of its own, and a job hangs where answers differ."
+        );
     }
     let way = |call: &Tuned| call.advice.as_ref().map(|_| (call.taken().pair, call.taken().channels_most));
     let (changed, mut kept): (Vec<Span<'_>>, Vec<Span<'_>>) =

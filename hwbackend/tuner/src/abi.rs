@@ -30,6 +30,8 @@ pub const COLLNET_CHAIN: usize = 3;
 pub const NVLS: usize = 4;
 /// `NCCL_ALGO_NVLS_TREE`.
 pub const NVLS_TREE: usize = 5;
+/// `NCCL_PROTO_LL128`, as [`SIMPLE`].
+pub const LL128: usize = 1;
 /// `NCCL_PROTO_SIMPLE`, an index into [`PROTOCOLS`](crate::table::PROTOCOLS).
 pub const SIMPLE: usize = 2;
 /// `ncclFuncAllGather`, as the other collectives an index into [`COLLECTIVES`](crate::table::COLLECTIVES).

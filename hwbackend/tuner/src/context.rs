@@ -114,9 +114,12 @@ fn tables(start: &Start, paths: Option<&OsStr>) -> (Table, bool) {
     let mut used = false;
     for path in env::split_paths(paths) {
         match read(&path).and_then(|text| lines(&text, start, version, gpu.as_deref())) {
-            Ok(found) => {
+            Ok((found, unlike)) => {
                 table.append(found);
                 used = true;
+                if !unlike.is_empty() {
+                    log(start.logger, &format!("{}: used, though it was measured {unlike}", path.display()));
+                }
             }
             Err(why @ Refused::Nothing) => log(start.logger, &format!("{}: not used: {why}", path.display())),
             Err(why) => {
@@ -133,8 +136,8 @@ fn tables(start: &Start, paths: Option<&OsStr>) -> (Table, bool) {
     (table, whole)
 }
 
-/// The lines of a text for a communicator, where it is for this machine.
-fn lines(text: &str, start: &Start, version: Version, gpu: Option<&str>) -> Result<Table, Refused> {
+/// The lines of a text for a communicator, where it is for this machine, and what this host has otherwise.
+fn lines(text: &str, start: &Start, version: Version, gpu: Option<&str>) -> Result<(Table, String), Refused> {
     let made_for = MadeFor::of(text);
     let known = match (version, made_for.nccl) {
         (Version::Known(major, minor), _) => Some((major, minor)),
@@ -142,12 +145,12 @@ fn lines(text: &str, start: &Start, version: Version, gpu: Option<&str>) -> Resu
         (Version::Within(from, to), Some((2, minor))) if !(from..=to).contains(&minor) => Some((2, from)),
         _ => None,
     };
-    let host = || if made_for.host.is_empty() { Host::default() } else { Host::here() };
-    made_for
-        .check(known, gpu)
-        .and_then(|()| made_for.check_host(&host()))
-        .and_then(|()| made_for.check_settings(|name| env::var(name).ok()))
-        .and_then(|()| Table::read(text, communicator(start)))
+    made_for.check(known, gpu)?;
+    let host = if made_for.host.is_empty() { Host::default() } else { Host::here() };
+    made_for.check_host(&host)?;
+    made_for.check_settings(|name| env::var(name).ok())?;
+    let unlike = made_for.unlike(&host).map(|(part, table, here)| format!("with {part} {table}, and here are {here}"));
+    Ok((Table::read(text, communicator(start))?, unlike.collect::<Vec<_>>().join(", ")))
 }
 
 /// What NCCL says of the communicator.

@@ -9,8 +9,8 @@ use std::ptr;
 
 use crate::abi::{
     ALL_GATHER, ALL_REDUCE, COLLNET_CHAIN, COLLNET_DIRECT, Get2, Get3, Get4, INVALID_USAGE, Init2, Init5, Interface,
-    Logger, NAME, NVLS, NVLS_TREE, Plugin, Plugin2, Plugin3, Plugin4, Plugin5, Plugin6, REDUCE_SCATTER, RING, SIMPLE,
-    SUCCESS, TREE, cells,
+    LL128, Logger, NAME, NVLS, NVLS_TREE, Plugin, Plugin2, Plugin3, Plugin4, Plugin5, Plugin6, REDUCE_SCATTER, RING,
+    SIMPLE, SUCCESS, TREE, cells,
 };
 use crate::context::{Call, Context};
 use crate::next::{Asked, Start};
@@ -221,13 +221,15 @@ unsafe extern "C" fn get2(
 }
 
 /// Whether NCCL 2.21 has a choice for a collective (`src/graph/tuning.cc`). What it can do here it says of the network and of
-/// switches alone.
+/// switches alone, and it takes an answer as it is (`getAlgoInfo`, `src/enqueue.cc`). So what rests on more than these is left to
+/// it: LL128, which corrupts data over paths that its rule excludes, and gathers that need a NIC for each GPU.
 fn has(nodes: usize, collective: c_int, entry: &Entry, (collnet, nvls): (bool, bool)) -> bool {
     match (usize::try_from(collective), entry.algorithm, entry.protocol) {
+        (_, _, LL128) => false,
         (_, RING, _) | (Ok(ALL_REDUCE), TREE, _) => true,
-        (Ok(ALL_GATHER | REDUCE_SCATTER | ALL_REDUCE), COLLNET_DIRECT, SIMPLE)
-        | (Ok(ALL_REDUCE), COLLNET_CHAIN, SIMPLE) => collnet,
-        (Ok(ALL_GATHER | REDUCE_SCATTER | ALL_REDUCE), NVLS, SIMPLE) => nvls && (nodes == 1 || collnet),
+        (Ok(ALL_REDUCE), COLLNET_DIRECT | COLLNET_CHAIN, SIMPLE) => collnet,
+        (Ok(ALL_REDUCE), NVLS, SIMPLE) => nvls && (nodes == 1 || collnet),
+        (Ok(ALL_GATHER | REDUCE_SCATTER), NVLS, SIMPLE) => nvls && nodes == 1,
         (Ok(ALL_REDUCE), NVLS_TREE, SIMPLE) => nvls && nodes > 1,
         _ => false,
     }

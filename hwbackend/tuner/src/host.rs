@@ -1,5 +1,7 @@
 //! What kind of host this is, by what its kernel lists: GPUs, NVSwitches, ports of NICs. A table that was measured on one
-//! kind says so, and is refused on another.
+//! kind says so, and is refused where the GPUs or NVSwitches are of another. NICs never refuse one, nor does how many there are
+//! of anything: a port that is down, a NIC for storage or a GPU that fell off the bus is of one host, and its ranks must
+//! choose as those of the others do.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +15,9 @@ const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
 const SWITCH_CLASS: &str = "0x0680";
 
 /// Names of the parts, as `# for:` has them.
-pub const PARTS: [&str; 3] = ["gpus", "switches", "nics"];
+pub const PARTS: [&str; 3] = ["gpus", "switches", NICS];
+/// The part that hosts of one job may have otherwise.
+pub const NICS: &str = "nics";
 
 /// A kind of host, part by part; none where it is not known.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -61,6 +65,11 @@ impl Host {
     pub fn part(&self, name: &str) -> Option<&str> {
         PARTS.iter().position(|known| *known == name).and_then(|at| self.0[at].as_deref())
     }
+}
+
+/// The kinds of a part: `400` and `200` of `8x400+2x200`, `none` of `none`.
+pub fn kinds(part: &str) -> impl Iterator<Item = &str> {
+    part.split('+').map(|counted| counted.split_once('x').map_or(counted, |(_, kind)| kind))
 }
 
 /// `8x2330`, `8x400+2x200`; none where there is nothing.

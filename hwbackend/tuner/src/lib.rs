@@ -4,7 +4,8 @@
 //! hosts become one sorted list for each collective ([`table`]); a call is then a binary search: no allocation, no lock.
 //! Where no line matches, the tuner that was there before is asked (`COLLCAST_TUNER_NEXT`), else NCCL decides.
 //!
-//! NCCL does not compare what its ranks answer: every host needs the same table. A rank that refuses its table leaves calls to
+//! NCCL does not compare what its ranks answer: every host needs the same table, and lines for registered buffers need the same
+//! registration on every rank. A rank that refuses its table leaves calls to
 //! NCCL, and one line of `NCCL_DEBUG=WARN` says why; where others use theirs the job hangs. `COLLCAST_TUNER_STRICT=1` makes
 //! `init` fail instead. A line of `NCCL_DEBUG=INFO` has a hash of the lines in use, by which hosts can be compared.
 //!

@@ -14,7 +14,8 @@
 
 use std::fmt;
 
-use crate::host::{Host, PARTS};
+use crate::abi::{COLLNET_CHAIN, COLLNET_DIRECT, NVLS};
+use crate::host::{Host, NICS, PARTS, kinds};
 
 /// Algorithms in NCCL's order.
 pub const ALGORITHMS: [&str; 7] = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"];
@@ -48,7 +49,7 @@ pub struct Entry {
     pub algorithm: usize,
     /// Index of the protocol.
     pub protocol: usize,
-    /// Channels; 0 leaves them to NCCL.
+    /// Channels; 0 leaves them to NCCL, as always where switches of the network reduce.
     pub channels: u32,
     /// Calls of a group; any where there is none.
     pub pipe_ops: Option<u32>,
@@ -207,16 +208,22 @@ impl MadeFor {
         self.with.iter().find_map(other).map_or(Ok(()), Err)
     }
 
-    /// Whether it was measured on this kind of host, as far as both are known.
+    /// Whether it was measured on this kind of host, as far as both are known: what differs among hosts of one job does not count.
     ///
     /// # Errors
-    /// Other GPUs, switches or NICs.
+    /// GPUs or switches of another kind.
     pub fn check_host(&self, host: &Host) -> Result<(), Refused> {
-        let other = |(part, table): &&(String, String)| host.part(part).is_some_and(|here| here != table);
-        self.host.iter().find(other).map_or(Ok(()), |(part, table)| {
-            let here = host.part(part).unwrap_or_default().to_owned();
-            Err(Refused::Host(part.clone(), table.clone(), here))
-        })
+        let lacks = |here: &str, table: &str| kinds(table).any(|kind| kinds(here).all(|other| other != kind));
+        let other = self.unlike(host).find(|(part, table, here)| *part != NICS && lacks(here, table));
+        let own = |(part, table, here): (&str, &str, &str)| Refused::Host(part.into(), table.into(), here.into());
+        other.map(own).map_or(Ok(()), Err)
+    }
+
+    /// Parts of a host that are not as where it was measured, each with the table's value and the host's.
+    pub fn unlike<'t>(&'t self, host: &'t Host) -> impl Iterator<Item = (&'t str, &'t str, &'t str)> {
+        let parts =
+            self.host.iter().filter_map(|(part, table)| Some((part.as_str(), table.as_str(), host.part(part)?)));
+        parts.filter(|(_, table, here)| table != here)
     }
 }
 
@@ -385,6 +392,9 @@ fn parse(line: &str, of: Communicator) -> Option<(usize, Entry, bool)> {
     // -1 is any.
     let number = |text: &str| text.parse::<i64>().ok().filter(|&number| number >= -1);
     let channels = u32::try_from(number(field()?)?.max(0)).ok().filter(|&channels| channels <= CHANNELS_MAX)?;
+    // NCCL does not bound these by the channels that the communicator has (`isCollnet` of `src/enqueue.cc`).
+    let unbounded = matches!(algorithm, COLLNET_DIRECT | COLLNET_CHAIN) || algorithm == NVLS && of.nodes > 1;
+    let channels = if unbounded { 0 } else { channels };
     let is = |only: i64, here: usize| only == -1 || usize::try_from(only) == Ok(here);
     let here = is(number(field()?)?, of.nodes) & is(number(field()?)?, of.ranks);
     let pipe_ops = u32::try_from(field().map_or(Some(-1), number)?).ok();
@@ -515,7 +525,8 @@ mod tests {
         assert!(check("# with: NCCL_ALGO=tree;a=b\n").is_err());
     }
 
-    /// Goal: a table that was measured on other GPUs, switches or NICs is refused, and only where both are known.
+    /// Goal: a table that was measured on GPUs or switches of another kind is refused, and only where both are known. What one
+    /// host of a job may have otherwise is told, and refuses nothing: NICs, and how many there are of anything.
     #[test]
     fn hosts_are_told_apart() {
         let measured = "# for: nccl=2.28.9 gpu=H200\n# for: gpus=8x2335 switches=none nics=2x400\n";
@@ -526,9 +537,35 @@ mod tests {
         let port = sys.path().join("class/infiniband/mlx5_0/ports/1");
         std::fs::create_dir_all(&port).unwrap();
         std::fs::write(port.join("rate"), "400 Gb/sec (4X NDR)\n").unwrap();
-        let refused = made_for.check_host(&Host::of(sys.path())).unwrap_err();
-        assert_eq!(refused, Refused::Host("nics".to_owned(), "2x400".to_owned(), "1x400".to_owned()));
-        assert!(MadeFor::of(&measured.replace("2x400", "1x400")).check_host(&Host::of(sys.path())).is_ok());
+        let one_port_down = Host::of(sys.path());
+        assert_eq!(made_for.unlike(&one_port_down).collect::<Vec<_>>(), [("nics", "2x400", "1x400")]);
+        assert!(made_for.check_host(&one_port_down).is_ok());
+        for gpu in 0..7 {
+            let device = sys.path().join(format!("bus/pci/devices/{gpu}"));
+            std::fs::create_dir_all(&device).unwrap();
+            for (name, text) in [("vendor", "0x10de\n"), ("device", "0x2335\n"), ("class", "0x030200\n")] {
+                std::fs::write(device.join(name), text).unwrap();
+            }
+        }
+        let seven = Host::of(sys.path());
+        assert!(made_for.check_host(&seven).is_ok() && made_for.unlike(&seven).count() == 2);
+        for (other, part) in [("gpus=8x2330", "gpus"), ("gpus=4x2335 switches=4x22a3", "switches")] {
+            let refused = MadeFor::of(&format!("# for: {other}\n")).check_host(&seven).unwrap_err();
+            assert!(matches!(&refused, Refused::Host(of, ..) if of == part), "{refused}");
+        }
+    }
+
+    /// Goal: where switches of the network reduce, a line's channels are left to NCCL: it does not bound them by those that the
+    /// communicator has.
+    #[test]
+    fn channels_of_collnet_are_nccls() {
+        let text = "allreduce,0,9,collnet_direct,simple,64,-1,-1\nallgather,0,9,nvls,simple,64,-1,-1\n\
+            reducescatter,0,9,nvls_tree,simple,64,-1,-1\nbroadcast,0,9,ring,simple,64,-1,-1\n";
+        let channels = |nodes| {
+            let table = read(text, 16, nodes).unwrap();
+            [4, 2, 3, 0].map(|of| table.matching(of, 5, 1, false).next().unwrap().channels)
+        };
+        assert_eq!((channels(1), channels(2)), ([0, 64, 64, 64], [0, 0, 64, 64]));
     }
 
     /// Goal: of lines for as many ranks and hosts those hold whose NVLink domains are the communicator's; all that may be,

@@ -52,6 +52,8 @@ static void own_logger(int level, unsigned long flags, const char *file, int lin
 static logger_t logger = own_logger;
 /* What costs of a ring are multiplied by. */
 static float ring = 1;
+/* Whether switches of the network reduce, as v2 is told. */
+static int collnet;
 
 static struct plugin *plugin;
 static void *context;
@@ -65,7 +67,7 @@ static void ask(int collective, size_t bytes, int ops, int registered, int close
   for (cell = 0; cell < ALGORITHMS * PROTOCOLS; cell++) costs[cell] = (10.0f + cell) * (cell / PROTOCOLS == 1 ? ring : 1);
   if (closed >= 0) costs[closed] = closed % 2 ? -1024.0f : -1.0f;
   if (interface == 2) {
-    ((get2_t)plugin->get)(context, collective, bytes, 0, closed != 14, ops, &algorithm, &protocol, &channels);
+    ((get2_t)plugin->get)(context, collective, bytes, collnet, closed != 14, ops, &algorithm, &protocol, &channels);
   } else if (interface == 3) {
     ((get3_t)plugin->get)(context, collective, bytes, ops, (float **)table, ALGORITHMS, PROTOCOLS, &channels);
   } else {
@@ -102,6 +104,7 @@ int main(int count, char **words) {
   if (getenv("HARNESS_NCCL")) version = atoi(getenv("HARNESS_NCCL"));
   void *library = dlopen(words[1], RTLD_NOW | RTLD_LOCAL);
   if (!library) return fprintf(stderr, "%s\n", dlerror()), 3;
+  collnet = getenv("HARNESS_COLLNET") != NULL;
   if (getenv("HARNESS_RING")) ring = atof(getenv("HARNESS_RING"));
   /* An NCCL that the process cannot see. */
   if (getenv("HARNESS_LIBRARY")) logger = (logger_t)dlsym(dlopen(getenv("HARNESS_LIBRARY"), RTLD_NOW | RTLD_LOCAL), "ncclDebugLog");

@@ -223,10 +223,33 @@ fn what_nccl_avoids_is_not_taken() {
         let answer = run(2, 8, nodes, calls, &[("COLLCAST_TUNER_TABLE", path.as_str())]);
         assert_eq!(answer.lines.iter().map(|line| line[0]).collect::<Vec<_>>(), taken, "{nodes} hosts");
     }
+    // What NCCL 2.21 knows of paths and NICs it does not tell: LL128, and gathers across hosts by switches.
+    let text = "allreduce,0,9,ring,ll128,2,-1,-1\nallreduce,0,9,ring,ll,3,-1,-1\nallreduce,10,19,tree,ll128,2,-1,-1\n\
+        allgather,0,9,nvls,simple,2,-1,-1\nreducescatter,0,9,collnet_direct,simple,2,-1,-1\nallreduce,20,29,nvls,simple,2,-1,-1\n";
+    let path = table(folder.path(), text.as_bytes());
+    let variables = [("COLLCAST_TUNER_TABLE", path.as_str()), ("HARNESS_COLLNET", "1")];
+    let answer = run(2, 16, 2, "4 5 1 0 -1\n4 15 1 0 -1\n2 5 1 0 -1\n3 5 1 0 -1\n4 25 1 0 -1\n", &variables);
+    let taken: Vec<&[i64]> = answer.lines.iter().map(|line| &line[..3]).collect();
+    let nothing: &[i64] = &[-1, -1, 0];
+    assert_eq!(taken, [&[1, 0, 3][..], nothing, nothing, nothing, &[4, 2, 0]]);
+}
+
+/// Goal: NCCL is told no channels for what switches of the network reduce, which it would start beyond those that it has.
+#[test]
+fn channels_of_collnet_are_left_to_nccl() {
+    let Some(_) = built() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = table(folder.path(), b"allreduce,0,9,collnet_chain,simple,64,-1,-1\nallreduce,10,19,ring,ll,64,-1,-1\n");
+    for interface in ALL {
+        let variables = [("COLLCAST_TUNER_TABLE", path.as_str()), ("HARNESS_COLLNET", "1")];
+        let answer = run(interface, 16, 2, "4 5 1 0 -1\n4 15 1 0 -1\n", &variables);
+        let taken: Vec<&[i64]> = answer.lines.iter().map(|line| &line[..3]).collect();
+        assert_eq!(taken, [&[3, 2, 0][..], &[1, 0, 64]], "v{interface}");
+    }
 }
 
 /// Goal: NVLink domains pick among lines where NCCL says them, which it does from v5 on; a table that was measured on
-/// another kind of host is refused with one line of the log.
+/// another kind of host is refused with one line of the log, and one that was measured with other NICs is used with one.
 #[test]
 fn domains_and_hosts_count() {
     let Some(_) = built() else { return };
@@ -244,13 +267,21 @@ fn domains_and_hosts_count() {
         }
     }
     let own = collcast_tuner::host::Host::here();
-    let Some((part, _)) = collcast_tuner::host::PARTS.iter().find_map(|part| Some((part, own.part(part)?))) else {
-        let _ = writeln!(std::io::stderr(), "skipped: this host has no GPU and no NIC to tell it by");
-        return;
-    };
-    let path = table(folder.path(), format!("# for: {part}=99xffff\n{text}").as_bytes());
-    let answer = run(5, 16, 2, "4 5 1 0 -1\n", &[("COLLCAST_TUNER_TABLE", path.as_str())]);
-    assert!(answer.lines[0][2] == 0 && answer.log.contains("another kind of host"), "{}", answer.log);
+    for part in collcast_tuner::host::PARTS {
+        if own.part(part).is_none() {
+            let _ = writeln!(std::io::stderr(), "skipped: this host has no {part} to tell it by");
+            continue;
+        }
+        let text = format!("# for: {part}=99xffff\n{text}# end: 2 lines\n");
+        let path = table(folder.path(), text.as_bytes());
+        let answer = run(5, 16, 2, "4 5 1 0 -1\n", &[("COLLCAST_TUNER_TABLE", path.as_str())]);
+        let (channels, says) = match part {
+            collcast_tuner::host::NICS => (1, "used, though it was measured with nics 99xffff"),
+            _ => (0, "another kind of host"),
+        };
+        assert!(answer.lines[0][2] == channels && answer.log.contains(says), "{}", answer.log);
+        assert_eq!(answer.log.lines().count(), 1, "{}", answer.log);
+    }
 }
 
 /// Goal: a library without variables, or one that names what is not there, leaves NCCL alone with one line of the log.
