@@ -382,8 +382,8 @@ fn rings_are_the_last_resort_for_8_bit_floats() {
     assert_eq!(of_ring(DataType::Float8E4m3), 1024.0 * of_ring(DataType::Int8));
 }
 
-/// Goal: what `NCCL_ALGO` leaves, by version: an error since 2.24, ring before; until 2.21 ring
-/// with every protocol.
+/// Goal: what `NCCL_ALGO` leaves, by version: an error since 2.24, ring before; from 2.19 to 2.21 ring
+/// with every protocol. An empty list leaves nothing before 2.24, and everything since.
 #[test]
 fn algorithms_that_leave_nothing_fail_or_fall_back() {
     let graphs = machine("a");
@@ -396,8 +396,25 @@ fn algorithms_that_leave_nothing_fail_or_fall_back() {
     let nothing = model(24, &pairs).decide(None, &small).unwrap_err();
     assert!(nothing.candidates.iter().all(|c| c.time_us.is_none()));
     assert_eq!(choice(&model(23, &pairs), None, &small), "ring/simple by environment");
-    assert_eq!(choice(&model(21, &pairs), None, &small), "ring/ll by cost table");
+    for minor in 19..=21 {
+        assert_eq!(choice(&model(minor, &pairs), None, &small), "ring/ll by cost table", "2.{minor}");
+    }
+    for minor in [17, 18] {
+        assert_eq!(choice(&model(minor, &pairs), None, &small), "ring/simple by environment", "2.{minor}");
+    }
     let reduce = call(Collective::AllReduce, &graphs, 1 << 30);
+    for minor in [18, 21, 23] {
+        let decided = choice(&model(minor, &["NCCL_ALGO="]), None, &reduce);
+        assert!(
+            ["ring/simple by cost table", "tree/simple by cost table"].contains(&decided.as_str()),
+            "2.{minor}: {decided}"
+        );
+        let by_protocol = model(minor, &["NCCL_PROTO="]).decide(None, &small);
+        assert_eq!(by_protocol.is_ok_and(|decided| decided.algorithm == Algorithm::Ring), minor == 21, "2.{minor}");
+    }
+    for name in ["NCCL_ALGO=", "NCCL_PROTO="] {
+        assert_eq!(choice(&model(30, &[name]), None, &reduce), choice(&model(30, &[]), None, &reduce), "{name}");
+    }
     assert_eq!(choice(&model(30, &pairs), None, &reduce), "tree/simple by environment");
     assert_eq!(choice(&model(30, &["NCCL_ALGO=ring,tree"]), None, &reduce), "ring/simple by cost table");
     assert_eq!(choice(&model(30, &["NCCL_ALGO=allreduce:^nvls,ring"]), None, &reduce), "tree/simple by cost table");

@@ -10,7 +10,7 @@ use collcast_sim::ids::{ChannelId, Rank};
 use collcast_sim::measurement::PeerAccess;
 use collcast_sim::nccl::Version;
 use collcast_sim::nccl::search::{Options, Sends, graphs};
-use collcast_sim::nccl::{CrossNic, Interface, NicsPerGpu, PathClass, Ports, Transport};
+use collcast_sim::nccl::{CrossNic, Interface, NcclSettings, NicsPerGpu, PathClass, Ports, Transport};
 use collcast_sim::network::{Hop, Leg, Route, Router};
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings, Warning};
 use collcast_sim::profile::{Constant, Layer, Reach};
@@ -475,6 +475,20 @@ fn ports_of_a_card_merge_by_version_and_setting() {
     assert_eq!(of(28, &[("NCCL_NET_MERGE_LEVEL", "PORT")]), Ports::Merged);
     // 2.23 knows no such variable.
     assert_eq!(of(23, &[("NCCL_NET_MERGE_LEVEL", "LOC")]), Ports::AllOrNone);
+}
+
+/// Goal: `NCCL_NTHREADS` is for collectives; sends and receives have their own threads.
+#[test]
+fn threads_of_sends_are_nccls_own() {
+    let topology = nvswitch_box(8, 450.0);
+    let us = |threads: Option<u32>| {
+        let call = Call::of_size(Collective::AllToAll, 8, Bytes(1 << 28), DataType::Float32);
+        let nccl = NcclSettings { threads, ..NcclSettings::default() };
+        let settings = Settings { nccl, ..Settings::default() };
+        let predicted = Predictor::new(&topology, &prior()).predict(&call, Choice::Auto, Choice::Auto, &settings);
+        predicted.unwrap().time.as_us()
+    };
+    assert_eq!(us(Some(64)), us(None));
 }
 
 /// Goal: the proxy of who receives from many works for each of them, one after the other.

@@ -486,14 +486,14 @@ fn told(
         settings.algorithms = Selection::parse(text, version).map(|(algorithms, _)| algorithms).unwrap_or_default();
     }
     // Sends and receives have channels of their own, with a limit of their own. Collectives take more than NCCL's search finds
-    // where they are told to.
-    let peers = valid_algorithms(row.collective) == [Algorithm::Direct];
-    let [least, most] = if peers {
-        [&mut settings.min_p2p_channels, &mut settings.max_p2p_channels]
-    } else {
-        [&mut settings.min_channels, &mut settings.max_channels]
-    };
-    (*least, *most) = (row.settings.channels.or(*least), row.settings.channels.or(*most));
+    // where they are told to: by CTAs as `bench` does it, which hold for NVLS too, where the variables do not say otherwise.
+    let of_row = row.settings.channels;
+    if valid_algorithms(row.collective) == [Algorithm::Direct] {
+        (settings.min_p2p_channels, settings.max_p2p_channels) =
+            (of_row.or(settings.min_p2p_channels), of_row.or(settings.max_p2p_channels));
+    } else if of_row.is_some() && (settings.min_channels, settings.max_channels) != (of_row, of_row) {
+        (settings.min_ctas, settings.max_ctas) = (of_row, of_row);
+    }
     settings.buffers = row.settings.buffers.or(settings.buffers);
     settings.threads = row.settings.threads.or(settings.threads);
     let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -699,6 +699,24 @@ mod tests {
         assert_eq!(kept(&powers, 64), powers);
         let crowded: Vec<u64> = (1..=1000).chain([1 << 20]).collect();
         assert_eq!(kept(&crowded, 5), [1, 32, 1000, 1 << 20]);
+    }
+
+    /// Goal: channels that `bench` forces hold for NVLS too; those of `NCCL_MIN_NCHANNELS` and `NCCL_MAX_NCHANNELS` do not, as to
+    /// NCCL.
+    #[test]
+    fn channels_of_a_row_are_those_of_its_blocks() -> Result<(), Error> {
+        let site = crate::Site::load("dgx-h100")?;
+        let mut row = Measurement { ranks: 8, ..row(0, 1 << 30, false, false) };
+        row.settings.algorithm = Some(Algorithm::Nvls);
+        row.settings.channels = Some(8);
+        let told = BTreeMap::from(["NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"].map(|n| (n.to_owned(), "8".to_owned())));
+        for (env, channels) in [(None, 8), (Some(&told), 16)] {
+            let predictor = site.predictor();
+            let Question { call, algorithm, protocol, settings, .. } = question(&row, env, &predictor, None);
+            let decided = predictor.decide(&call, algorithm, protocol, &settings)?;
+            assert_eq!((decided.algorithm, decided.channels), (Algorithm::Nvls, channels));
+        }
+        Ok(())
     }
 
     /// Goal: a count of NVLink domains in place of hosts, as NCCL counts nodes, is no other machine.

@@ -421,6 +421,10 @@ fn hcas_are_selected() {
     assert_eq!(used(&[("NCCL_IB_HCA", "mlx5_1")]), [6, 7], "beginnings of names: mlx5_10 and mlx5_11");
     assert_eq!(used(&[("NCCL_IB_HCA", "^=mlx5_9,mlx5_10,mlx5_11")]), [0, 1, 2, 3, 4]);
     assert_eq!(used(&[("NCCL_IB_HCA", "")]), [0, 1, 2, 3, 4, 5, 6, 7]);
+    // Each is the one port of its device.
+    assert_eq!(used(&[("NCCL_IB_HCA", "^mlx5_0:2")]), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(used(&[("NCCL_IB_HCA", "^mlx5_0:1")]), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(used(&[("NCCL_IB_HCA", "=mlx5_0:2,mlx5_3:1:0")]), [1]);
     // Source: `matchIfList` of NCCL's `src/misc/utils.cc` takes all by an empty list, and `^` turns that round.
     let none = Transport::from_env(&machine, Version::NEWEST, [("NCCL_IB_HCA", "^")]).unwrap();
     assert_eq!(none.interface, Interface::Sockets);

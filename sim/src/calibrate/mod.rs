@@ -144,7 +144,7 @@ impl Split {
             Self::Protocol => sample.protocol.to_string(),
             Self::Ranks => format!("{:05}", sample.call.ranks),
             Self::Channels => {
-                let forced = sample.settings.channels.or(sample.settings.nccl.max_channels);
+                let forced = sample.settings.channels.or(sample.settings.nccl.channels().1);
                 forced.map_or_else(|| "NCCL's".to_owned(), |c| format!("{c:02}"))
             }
             Self::Size => size_band(sample.call.size().0).to_owned(),

@@ -347,9 +347,13 @@ impl Fault {
             Self::Channels(most) => told(
                 &|q| {
                     let nccl = &mut q.settings.nccl;
-                    nccl.min_channels = nccl.min_channels.map(|c| c.min(most));
+                    let (_, before) = nccl.channels();
+                    for least in [&mut nccl.min_channels, &mut nccl.min_ctas] {
+                        *least = least.map(|c| c.min(most));
+                    }
                     nccl.nvls_channels = Some(nccl.nvls_channels.unwrap_or(most).min(most));
-                    nccl.max_channels.replace(most).is_none_or(|c| c > most)
+                    nccl.max_channels = Some(most);
+                    before.is_none_or(|c| c > most)
                 },
                 &mut changed.questions,
             ),

@@ -159,7 +159,7 @@ impl Model<'_> {
         }
         let mut settings = self.settings;
         // Without switches in the network, a list that leaves no other algorithm leaves ring and tree, by its protocols.
-        let leaves = |a: Algorithm| settings.algorithms.allows(call.collective, a) == Some(true);
+        let leaves = |a: Algorithm| settings.algorithms.allows(call.collective, a) != Some(false);
         let several = self.graphs.hosts > 1;
         let switches = leaves(Algorithm::Nvls) && !several || leaves(Algorithm::NvlsTree);
         let rings = leaves(Algorithm::Ring) || leaves(Algorithm::Tree);

@@ -154,7 +154,6 @@ impl Plan {
             Protocol::Simple => step_bytes,
             other => step(other, limits.buffers).0,
         };
-        let full_threads = limits.threads.unwrap_or(default_threads(Algorithm::Direct, protocol)).clamp(32, 1024);
         let grain = (16 / element).max(1);
         // Peers are dealt to channels in batches, each of which takes `channels` of them.
         let hosts = limits.hosts.clamp(1, call.ranks.max(1));
@@ -167,7 +166,8 @@ impl Plan {
             algorithm: Algorithm::Direct,
             protocol,
             channels: u32::try_from(blocks).unwrap_or(u32::MAX),
-            threads: full_threads,
+            // `NCCL_NTHREADS` is not for them (`scheduleP2pTasksToPlan`, `src/enqueue.cc`).
+            threads: default_threads(Algorithm::Direct, protocol),
             chunk: (chunk_bytes / element / grain).max(1) * grain,
             grain,
             slices: 1,

@@ -6,7 +6,8 @@
 //! nothing between two separators is passed over, as C's `strtok` does.
 //!
 //! Until 2.23 there are no sections and a name that NCCL does not know is passed over in
-//! silence; since 2.24 it fails the start of the communicator.
+//! silence; since 2.24 it fails the start of the communicator. An empty value leaves no name
+//! until 2.23, and all since.
 //!
 //! Source: `parseList` in NCCL's `src/graph/tuning.cc`.
 
@@ -165,9 +166,6 @@ impl<T: Listed> Selection<T> {
                     at..at + 1
                 }
             };
-            if list.is_empty() {
-                continue;
-            }
             let (excluded, list) = match list.strip_prefix('^') {
                 Some(rest) => (true, rest),
                 None => (false, list),
@@ -285,6 +283,10 @@ mod tests {
             assert!(error.contains(part), "{text}: {error}");
             assert!(Selection::<Algorithm>::parse(text, OLD).is_ok(), "{text}");
         }
+        // Set to nothing.
+        let empty = |version| Selection::<Algorithm>::parse("", version).unwrap().0;
+        assert_eq!(empty(OLD).allows(Collective::AllReduce, Algorithm::Nvls), Some(false));
+        assert!(empty(Version::NEWEST).is_free());
         let (old, passed_over) = Selection::<Algorithm>::parse("allreduce:tree,ring,rong", OLD).unwrap();
         assert_eq!(old.forced_everywhere(), Some(Algorithm::Ring));
         assert_eq!(passed_over, ["allreduce:tree", "rong"]);

@@ -4,9 +4,10 @@
 //! Source: NCCL 2.30 `src/graph/paths.cc`, `src/graph/topo.cc`, `src/misc/socket.cc`,
 //! `src/transport/{p2p,shm,net,net_ib,net_socket}.cc`, restated.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::graphs::CpuVendor;
+use super::parameters::strtoll;
 use super::path::PathClass;
 use crate::ids::{Rank, VertexId};
 use crate::measurement::PeerAccess;
@@ -69,10 +70,10 @@ pub struct Transport {
     pub net_latency: Option<SimDuration>,
 }
 
-/// A list of devices as NCCL reads it: beginnings of names, whole names behind `=`, all others behind `^`
-/// (`parseStringList` and `matchIfList`, `src/misc/utils.cc`).
+/// A list of devices as NCCL reads it: beginnings of names, whole names behind `=`, all others behind `^`; a port may follow
+/// each (`parseStringList` and `matchIfList`, `src/misc/utils.cc`).
 pub(super) struct Devices<'v> {
-    names: Vec<&'v str>,
+    names: Vec<(&'v str, Option<u32>)>,
     whole: bool,
     others: bool,
 }
@@ -81,14 +82,21 @@ impl<'v> Devices<'v> {
     pub(super) fn parse(value: &'v str) -> Self {
         let (value, others) = value.strip_prefix('^').map_or((value, false), |rest| (rest, true));
         let (value, whole) = value.strip_prefix('=').map_or((value, false), |rest| (rest, true));
-        // A port may follow; a NIC of a topology is one port.
-        let names = value.split(',').filter_map(|v| v.split(':').next()).filter(|v| !v.is_empty()).collect();
-        Self { names, whole, others }
+        let entry = |entry: &'v str| {
+            let mut parts = entry.split(':');
+            let name = parts.next().filter(|name| !name.is_empty())?;
+            let port = parts.next().filter(|port| !port.is_empty());
+            Some((name, port.map(|port| u32::try_from(strtoll(port).0).unwrap_or(0))))
+        };
+        Self { names: value.split(',').filter_map(entry).collect(), whole, others }
     }
 
-    /// Whether it takes the device of a name; one without a name is not listed.
-    pub(super) fn take(&self, name: &str) -> bool {
-        let is = |listed: &&str| if self.whole { name == *listed } else { name.starts_with(*listed) };
+    /// Whether it takes a port of the device of a name, or the device where that has no ports; one without a name is not listed.
+    pub(super) fn take(&self, name: &str, port: Option<u32>) -> bool {
+        let is = |&(listed, of): &(&str, Option<u32>)| {
+            let named = if self.whole { name == listed } else { name.starts_with(listed) };
+            named && of.is_none_or(|of| port.is_none_or(|port| port == of))
+        };
         // No list takes all, and `^` alone leaves all out.
         (self.names.is_empty() || self.names.iter().any(is)) != self.others
     }
@@ -120,6 +128,8 @@ impl NicSet {
         let mut found: Option<Self> = None;
         for host in topology.hosts() {
             let mut of_host = Self::default();
+            // A NIC of a topology is one port: the first of its device, or the next where one has several.
+            let mut ports: BTreeMap<&str, u32> = BTreeMap::new();
             for nic in host.nics.iter().filter_map(|&n| topology.nic(n)) {
                 if !matches!(nic.kind, LinkKind::Infiniband | LinkKind::Roce) {
                     continue;
@@ -133,7 +143,9 @@ impl NicSet {
                         host.name
                     ));
                 }
-                if !devices.take(&nic.name) {
+                let port = ports.entry(&nic.name).or_insert(0);
+                *port += 1;
+                if !devices.take(&nic.name, Some(*port)) {
                     of_host.leave_out(nic.index);
                 }
             }
@@ -150,10 +162,12 @@ impl NicSet {
         let devices = Devices::parse(value);
         let nics = topology.hosts().first()?.nics.iter().filter_map(|&nic| topology.nic(nic));
         let names: Vec<&str> = nics.map(|nic| nic.name.as_str()).collect();
-        devices.names.iter().filter(|listed| !devices.whole && names.contains(listed)).find_map(|listed| {
-            let more = names.iter().filter(|name| name.starts_with(*listed) && !devices.names.contains(name));
+        let is_listed = |name: &str| devices.names.iter().any(|(listed, _)| *listed == name);
+        let listed = devices.names.iter().map(|(listed, _)| *listed);
+        listed.filter(|listed| !devices.whole && names.contains(listed)).find_map(|listed| {
+            let more = names.iter().filter(|name| name.starts_with(listed) && !is_listed(name));
             let more: Vec<&str> = more.copied().collect();
-            (!more.is_empty()).then_some((*listed, more))
+            (!more.is_empty()).then_some((listed, more))
         })
     }
 

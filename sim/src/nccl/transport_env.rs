@@ -131,7 +131,7 @@ impl Transport {
         let takes = |nics: &[VertexId]| {
             nics.iter().filter_map(|&n| topology.nic(n)).any(|nic| {
                 let name = if nic.kind == LinkKind::Ethernet { nic.name.as_str() } else { "" };
-                sockets_of.as_ref().is_some_and(|devices| devices.take(name))
+                sockets_of.as_ref().is_some_and(|devices| devices.take(name, None))
             })
         };
         let beyond = |&n: &VertexId| topology.nic(n).is_some_and(is_beyond_sockets);

@@ -118,8 +118,7 @@ impl Tuner {
     /// What it makes of a call that moves `bytes` in `calls` calls of one group.
     pub(super) fn advice(&self, model: &Model<'_>, table: &CostTable, call: &Call, bytes: u64, calls: u32) -> Advice {
         let (ranks, hosts) = (model.graphs.ranks, model.graphs.hosts.max(1));
-        let open =
-            |&(a, p): &(Algorithm, Protocol)| place(a, p).is_some_and(|(a, p)| matches!(table[a][p], Cell::On(_)));
+        let open = |&(a, p): &Pair| place(a, p).is_some_and(|(a, p)| matches!(table[a][p], Cell::On(_)));
         let pipe_ops = calls.div_ceil(model.channels()).max(1);
         // NCCL before 2.24 does not say which buffers are registered.
         let registered = model.registered && model.rules.version.since(24);
@@ -129,7 +128,10 @@ impl Tuner {
             Self::Own(lines, next) => {
                 let (collective, a_host) = (call.collective, model.graphs.ranks_per_host);
                 let asked = Asked { collective, bytes, ranks, hosts, a_host, pipe_ops, registered };
-                match (lines.find(&asked, &open), next) {
+                // NCCL 2.21 does not say where LL128 is safe, and there the plugin never answers it.
+                let blind = model.rules.tuner == TunerInterface::Pair;
+                let open_to_it = |pair: &Pair| open(pair) && !(blind && pair.1 == Protocol::Ll128);
+                match (lines.find(&asked, &open_to_it), next) {
                     (Some((pair, channels)), _) => {
                         Advice { pair: Some(pair), channels, why: "a line of its table".to_owned() }
                     }
@@ -215,12 +217,18 @@ impl CsvTuner {
         if !(8..=10).contains(&fields.len()) {
             return None;
         }
-        // C's atoi and strtoull: the digits in front, else 0.
-        let number = |field: &str| -> i64 {
-            let end = field.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(field.len());
-            field[..end].parse().unwrap_or(0)
+        // C's atoi and strtoull: the digits in front, else 0. The latter takes the most for what is larger, and turns a
+        // number below zero round.
+        let digits = |field: &str| {
+            let signed = field.strip_prefix('-').unwrap_or(field);
+            let end = signed.find(|c: char| !c.is_ascii_digit()).unwrap_or(signed.len());
+            signed[..end].parse::<u64>().unwrap_or(if end > 0 { u64::MAX } else { 0 })
         };
-        let bytes = |field: &str| u64::try_from(number(field)).unwrap_or(u64::MAX);
+        let number = |field: &str| {
+            let number = i64::try_from(digits(field)).unwrap_or(0);
+            if field.starts_with('-') { -number } else { number }
+        };
+        let bytes = |field: &str| if field.starts_with('-') { digits(field).wrapping_neg() } else { digits(field) };
         let mut named = |field: &str, known: &[&str], default: usize| {
             known.iter().position(|&name| name == field).unwrap_or_else(|| {
                 self.warnings.push(format!("line {line}: `{field}` is none of its names; taken as {}", known[default]));
@@ -288,6 +296,9 @@ mod tests {
              allreduce,65537,1048576,ring,ll128,-1,1,8,1\n\
              allgather,0,4294967295,ring,simple,2,2,-1\n\
              alreduce,2097152,2097152,rign,ll129,3,-1,-1\n\
+             reduce,1048576,18446744073709551615,ring,ll128,4,-1,-1\n\
+             broadcast,5,99999999999999999999,ring,ll,2,-1,-1\n\
+             reducescatter,0,-1,ring,ll,2,-1,-1\n\
              allreduce,1,2,3\n",
         );
         let pair = |collective, bytes| advice(&csv, collective, bytes).pair;
@@ -299,6 +310,10 @@ mod tests {
         assert_eq!(channels(Collective::AllReduce, 65_537), Some(1));
         // Two hosts only; no line leaves 1 channel too.
         assert_eq!((pair(Collective::AllGather, 64), channels(Collective::AllGather, 64)), (None, Some(1)));
+        // A number of more than 63 bits, of more than 64, and one below zero: C's strtoull.
+        assert_eq!(channels(Collective::Reduce, u64::MAX), Some(4));
+        assert_eq!(channels(Collective::Broadcast, u64::MAX), Some(2));
+        assert_eq!(channels(Collective::ReduceScatter, u64::MAX), Some(2));
         // Misspelt names.
         assert_eq!(pair(Collective::AllReduce, 2 << 20), Some((Algorithm::Ring, Protocol::Simple)));
         assert_eq!(csv.warnings.len(), 5, "{:?}", csv.warnings);

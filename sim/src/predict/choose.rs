@@ -96,7 +96,7 @@ impl Predictor<'_> {
                 threshold: Some(model.threshold(algorithm, protocol)),
                 ..limits
             },
-            Algorithm::Direct => Limits { threads: settings.nccl.threads, ..limits },
+            Algorithm::Direct => limits,
             _ => {
                 let own = || model.call_channels(algorithm, protocol, call.size().0);
                 Limits { channels: settings.channels.unwrap_or_else(own), ..limits }

@@ -36,7 +36,10 @@ impl Rules {
             fallback: match version {
                 _ if version.since(24) => Fallback::Refuse,
                 _ if version.since(22) => Fallback::Ring,
-                _ => Fallback::RingWithAnyProtocol,
+                // `ringbdw` of `src/graph/tuning.cc`. Until 2.18 `NCCL_ALGO` takes the ring from all-reduce alone, and
+                // `NCCL_PROTO` holds for it.
+                _ if version.since(19) => Fallback::RingWithAnyProtocol,
+                _ => Fallback::Ring,
             },
             tuner: match version {
                 _ if version.since(22) => TunerInterface::Costs,
