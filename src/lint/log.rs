@@ -3,12 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use collcast_hwbackend::nccl::{data_type, reduction};
 use collcast_hwbackend::read::plain_line;
-use collcast_sim::collective::{Algorithm, Collective, Protocol};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
 use collcast_sim::nccl::{ALGORITHMS, FUNCTIONS};
 use collcast_sim::predict::Choice;
+use collcast_sim::schedule::Call;
 use collcast_sim::units::Bytes;
-use collcast_topologies::log::writer;
+use collcast_topologies::log::{variable, version, writer};
 
 use super::cost::Loss;
 use super::found::Found;
@@ -43,7 +45,7 @@ struct Log {
     settings: BTreeMap<String, BTreeMap<String, (String, u64)>>,
     /// By host: RDMA devices in use.
     nics: BTreeMap<String, (usize, u64)>,
-    /// By version: where first, and by which host.
+    /// By version: where first, and by which host; none where the line does not say that.
     versions: BTreeMap<String, (String, u64)>,
     ranks: u32,
     /// NCCL's nodes: hosts, or NVLink domains where it takes one for a node.
@@ -69,6 +71,8 @@ struct Log {
     gloo: At<()>,
     is_nccl: bool,
     choices: BTreeSet<Taken>,
+    /// Of calls of so many bytes: what is combined, and how.
+    kinds: BTreeMap<(Collective, u64), BTreeSet<Kind>>,
     /// Calls of a group share channels.
     grouped: bool,
     paths: Paths,
@@ -76,6 +80,9 @@ struct Log {
     matched: BTreeMap<usize, (u64, u64)>,
     one_core: At<String>,
 }
+
+/// How values are combined, and their type.
+type Kind = (ReduceOp, DataType);
 
 /// What NCCL took for a call, and where it says so.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,6 +137,9 @@ impl Log {
             if let Some(at) = line.find("NCCL INFO ").or_else(|| line.find("NCCL WARN ")) {
                 log.is_nccl = true;
                 log.line(number, host(&line[..at]), line[at + "NCCL INFO ".len()..].trim());
+            } else if let Some(version) = version(&line) {
+                log.is_nccl = true;
+                log.versions.entry(version.to_owned()).or_insert((String::new(), number));
             }
         }
         log
@@ -143,11 +153,10 @@ impl Log {
         if let Some(network) = text.strip_prefix("Using network ") {
             self.network.get_or_insert_with(|| network.trim().chars().take(40).collect());
         }
-        if let Some((name, value)) = text.split_once(" set by environment to ") {
-            self.setting(number, host, name, value.trim_end_matches('.'));
-        } else if let Some(version) = text.split_once("NCCL version ").map(|(_, rest)| rest) {
-            let version = version.split_whitespace().next().unwrap_or_default().to_owned();
-            self.versions.entry(version).or_insert((host.to_owned(), number));
+        if let Some((name, value)) = variable(text) {
+            self.setting(number, host, name, value);
+        } else if let Some(version) = version(text) {
+            self.versions.entry(version.to_owned()).or_insert((host.to_owned(), number));
         } else if let Some(rest) = text.strip_prefix("NET/IB : ") {
             self.verbs(number, host, rest);
         } else if text.starts_with("NET/OFI No eligible providers") {
@@ -177,6 +186,8 @@ impl Log {
                 let library = text.rsplit(' ').find(|w| w.contains(".so")).unwrap_or_default();
                 self.no_plugin.entry(plugin).or_insert((library.trim_end_matches('.').to_owned(), number));
             }
+        } else if let Some((name, call)) = text.split_once(": opCount ") {
+            self.kind(name, call);
         } else if let Some((before, after)) = text.split_once(" Bytes -> Algo ") {
             self.choice(number, before, after);
         } else if text.contains("ffinity") {
@@ -199,11 +210,11 @@ impl Log {
             (self.with_gdr > 0 && self.without_gdr.is_none()).then(|| "GDRDMA".to_owned()),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        (!parts.is_empty()).then(|| format!("{}: {}", plural(self.writers.len(), "host", "hosts"), parts.join(", ")))
+        (!parts.is_empty())
+            .then(|| format!("{}: {}", plural(self.writers.len().max(1), "host", "hosts"), parts.join(", ")))
     }
 
     fn setting(&mut self, number: u64, host: &str, name: &str, value: &str) {
-        let name = name.split_whitespace().last().unwrap_or_default();
         if !super::setting::is_name(name) {
             return;
         }
@@ -262,11 +273,38 @@ impl Log {
         all.map(|(host, nics)| (host.as_str(), *nics)).collect()
     }
 
+    /// `AllReduce: opCount 0 sendbuff 0x1 recvbuff 0x2 count 24 datatype 7 op 0 root 0 comm 0x3 [nranks=8] stream 0x4`, of the
+    /// part COLL.
+    fn kind(&mut self, name: &str, call: &str) {
+        let words: Vec<&str> = call.split_whitespace().collect();
+        let after = |name| words.windows(2).find(|w| w[0] == name).and_then(|w| w[1].parse::<u64>().ok());
+        let is = |number: u64, of: std::ffi::c_int| u64::try_from(of) == Ok(number);
+        let dtype = after("datatype").and_then(|number| DataType::ALL.iter().find(|&&d| is(number, data_type(d))));
+        // Numbers beyond NCCL's own are of scaled sums, which NCCL makes of averages too.
+        let op = after("op").map(|number| ReduceOp::ALL.iter().find(|&&op| is(number, reduction(op))));
+        if let (Some(collective), Some(count), Some(&dtype), Some(op)) = (collective(name), after("count"), dtype, op)
+            && self.kinds.len() < CHOICES_MAX
+        {
+            let op = op.copied().unwrap_or(ReduceOp::Avg);
+            self.kinds.entry((collective, count.saturating_mul(dtype.size()))).or_default().insert((op, dtype));
+        }
+    }
+
+    /// What may have been combined in a call, and how: what the log says of calls of so many bytes, or all that NCCL
+    /// chooses differently for.
+    fn kinds_of(&self, taken: &Taken) -> Vec<Kind> {
+        let plain = (ReduceOp::Sum, DataType::Float32);
+        match self.kinds.get(&(taken.collective, taken.bytes)) {
+            _ if !taken.collective.reduces() => vec![plain],
+            Some(kinds) => kinds.iter().copied().collect(),
+            None => vec![plain, (ReduceOp::Avg, DataType::Float32), (ReduceOp::Sum, DataType::Float8E4m3)],
+        }
+    }
+
     /// `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}`, and the older form with numbers for names.
     fn choice(&mut self, number: u64, before: &str, after: &str) {
         let Some((name, bytes)) = before.rsplit_once(": ") else { return };
-        let name = name.split_whitespace().last().unwrap_or_default();
-        let collective = FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, collective)| *collective);
+        let collective = collective(name);
         let mut words = after.split_whitespace();
         let algorithm = words.next().and_then(|text| match text.parse::<usize>() {
             Ok(index) => ALGORITHMS.get(index).copied(),
@@ -320,7 +358,8 @@ impl Log {
         if let Some((mask, line)) = &self.one_core {
             found.add("one-core", Some(*line), format!("the mask of the process is one CPU: {mask}"));
         }
-        let mut versions: Vec<(&String, &(String, u64))> = self.versions.iter().collect();
+        let known = self.versions.iter().filter(|(_, (host, _))| !host.is_empty());
+        let mut versions: Vec<(&String, &(String, u64))> = known.collect();
         versions.sort_by_key(|(_, (_, line))| *line);
         // Runs of one host one after the other may differ; hosts of one job may not.
         if let [(one, (host, _)), rest @ ..] = versions.as_slice()
@@ -426,7 +465,9 @@ impl Log {
         if let Some(version) = self.versions.keys().next() {
             spec.nccl = version.split('+').next().map(str::to_owned);
         }
-        if let Some((count, line)) = self.channels {
+        // Lines of channels and of choices do not say which communicator they are of.
+        let several = self.paths.communicators() > 1;
+        if let Some((count, line)) = self.channels.filter(|_| !several) {
             let ours = graphs(&GraphsRequest { site: spec.clone(), ranks: None });
             if let Ok(GraphsOutcome { channels: expected, hosts: nodes, .. }) = ours
                 && nodes == self.nodes
@@ -446,8 +487,8 @@ impl Log {
             (self.nodes, self.sockets.is_some() || self.paths.tcp().is_some()),
             found,
         );
-        // As NCCL counts them under these settings. Lines of choices do not say which communicator they are of.
-        if ours.hosts != self.nodes || self.paths.communicators() > 1 {
+        // As NCCL counts them under these settings.
+        if ours.hosts != self.nodes || several {
             return Ok(Vec::new());
         }
         self.report_choices(&site, found)
@@ -461,14 +502,19 @@ impl Log {
             // NCCL counts the bytes of a rank where nccl-tests counts those of all.
             let of_rank = matches!(taken.collective, Collective::AllGather | Collective::ReduceScatter);
             let size = if of_rank { taken.bytes.saturating_mul(self.ranks.into()) } else { taken.bytes };
-            let query = Query::new(site, taken.collective, Bytes(size));
-            let Ok(ours) = predictor.decide(&query.call, Choice::Auto, Choice::Auto, site.settings()) else { continue };
-            let pair = (ours.algorithm, ours.protocol) != (taken.algorithm, taken.protocol);
-            // How calls of a group are dealt to channels is not known here.
-            let few = taken.channels.filter(|&channels| !self.grouped && channels < ours.channels);
-            if pair || few.is_some() {
-                differ.push((Taken { channels: few, ..taken }, query, (ours.algorithm, ours.protocol), pair));
-            }
+            let of_kind = |(op, dtype): Kind| {
+                let call = Call::of_size(taken.collective, site.topology.ranks(), Bytes(size), dtype).aligned();
+                let query = Query::of(Call { op, ..call });
+                let ours = predictor.decide(&query.call, Choice::Auto, Choice::Auto, site.settings()).ok()?;
+                let pair = (ours.algorithm, ours.protocol) != (taken.algorithm, taken.protocol);
+                // How calls of a group are dealt to channels is not known here.
+                let few = taken.channels.filter(|&channels| !self.grouped && channels < ours.channels);
+                let other = pair || few.is_some();
+                Some(other.then_some((Taken { channels: few, ..taken }, query, (ours.algorithm, ours.protocol), pair)))
+            };
+            // Where several kinds may be meant, all must differ.
+            let all: Option<Vec<_>> = self.kinds_of(&taken).into_iter().filter_map(of_kind).collect();
+            differ.extend(all.unwrap_or_default().into_iter().next());
         }
         // Large calls cost most.
         differ.sort_by_key(|(taken, _, _, pair)| (!pair, Reverse(taken.bytes), taken.line));
@@ -509,6 +555,12 @@ impl Log {
         }
         Ok(Vec::new())
     }
+}
+
+/// The collective of a line: `AllReduce`, behind whatever stands before it.
+fn collective(before: &str) -> Option<Collective> {
+    let name = before.split_whitespace().last()?;
+    FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, collective)| *collective)
 }
 
 /// The host of `[time] host:pid:tid [0] `.

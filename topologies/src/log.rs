@@ -164,9 +164,8 @@ impl<'a> Lines<'a> {
             let start = at;
             at += line.len();
             let line = line.trim_end();
-            if let Some(version) = line.split("NCCL version ").nth(1) {
-                let version = version.split_whitespace().next().and_then(|text| text.parse().ok());
-                lines.software.nccl = lines.software.nccl.or(version);
+            if let Some(version) = version(line) {
+                lines.software.nccl = lines.software.nccl.or(version.parse().ok());
             }
             if line.starts_with('#') {
                 // nccl-tests: `#  Rank  0 Group  0 Pid 17 on host device  0 [0000:18:00] NVIDIA H100 80GB HBM3`.
@@ -210,12 +209,11 @@ impl<'a> Lines<'a> {
     }
 
     fn line(&mut self, who: &'a str, text: &'a str) {
-        if let Some((name, value)) = text.split_once(" set by environment to ") {
-            let name = name.split_whitespace().next_back().unwrap_or_default();
+        if let Some((name, value)) = variable(text) {
             if name.starts_with("NCCL_") && !name.starts_with("NCCL_DEBUG") {
                 let env = &mut self.software.env;
                 if env.len() < MAX_DEVICES && env.iter().all(|(known, _)| known != name) {
-                    env.push((name.to_owned(), value.trim_end_matches('.').to_owned()));
+                    env.push((name.to_owned(), value.to_owned()));
                 }
             }
         } else if let Some(devices) = text.strip_prefix("NET/IB : Using ") {
@@ -244,6 +242,24 @@ impl<'a> Lines<'a> {
             }
         }
     }
+}
+
+/// The variable that NCCL says it was given, with its value: `NCCL_ALGO set by environment to Ring`, and `NCCL_IB_HCA set to
+/// mlx5_0` of those that networks and plugins read themselves.
+pub fn variable(text: &str) -> Option<(&str, &str)> {
+    let own = |name: &&str| name.starts_with("NCCL_") && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let (before, value) = text.split_once(" set by environment to ").or_else(|| {
+        let said = text.split_once(" set to ")?;
+        said.0.split_whitespace().next_back().filter(own).map(|_| said)
+    })?;
+    Some((before.split_whitespace().next_back()?, value.trim().trim_end_matches('.')))
+}
+
+/// The version that NCCL says it has, as it writes it: `2.18.3+cuda12.2`. Up to 2.18 the line has nothing before it, nor below
+/// `NCCL_DEBUG=INFO` later.
+pub fn version(line: &str) -> Option<&str> {
+    let version = line.split("NCCL version ").nth(1)?.split_whitespace().next()?;
+    version.starts_with(|c: char| c.is_ascii_digit()).then_some(version)
 }
 
 /// Who writes a line.

@@ -325,7 +325,7 @@ fn int(value: u32) -> c_int {
 }
 
 /// `ncclDataType_t`.
-pub(super) fn data_type(dtype: DataType) -> c_int {
+pub fn data_type(dtype: DataType) -> c_int {
     match dtype {
         DataType::Int8 => 0,
         DataType::Uint8 => 1,
@@ -343,7 +343,7 @@ pub(super) fn data_type(dtype: DataType) -> c_int {
 }
 
 /// `ncclRedOp_t`.
-pub(super) fn reduction(op: ReduceOp) -> c_int {
+pub fn reduction(op: ReduceOp) -> c_int {
     match op {
         ReduceOp::Sum => 0,
         ReduceOp::Prod => 1,

@@ -21,7 +21,8 @@ use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Call;
 use serde::{Deserialize, Serialize};
 
-use api::{Api, Place, RawComm, UniqueId, data_type, reduction};
+use api::{Api, Place, RawComm, UniqueId};
+pub use api::{data_type, reduction};
 
 use crate::cuda::buffers::{Checker, RankBuffers};
 use crate::cuda::driver::{Device, Stream, open, open_compiler};

@@ -14,6 +14,7 @@ use collcast_sim::collective::{Algorithm, DataType, Launch, Protocol};
 use collcast_sim::measurement::{Choice, Measurement, Origin};
 use collcast_sim::nccl;
 use collcast_sim::units::{Bytes, SimDuration};
+use collcast_topologies::log::{variable, version};
 
 use super::error::ReadError;
 use super::parsed::{BY_NAME, Broken, EXPECTED_WRONG, End, Input, NOTES_MAX, Parsed, is_prediction_mark, wrong_values};
@@ -367,26 +368,21 @@ impl Reader<'_> {
 
     /// Whether it was NCCL that said so: its version, its choice, or a variable that it was given.
     fn nccl_line(&mut self, number: u64, text: &str) -> Result<bool, ReadError> {
-        if let Some((_, version)) = text.split_once("NCCL version ") {
-            let version = version.split_whitespace().next().unwrap_or_default();
-            if let Some(version) = plain_version(version) {
-                // Another version after a table is that of the next run.
-                if self.run.finished || self.run.nccl.as_ref().is_some_and(|earlier| *earlier != version) {
-                    self.next_run()?;
-                }
-                self.run.nccl = Some(version);
-                return Ok(true);
+        if let Some(version) = version(text).and_then(plain_version) {
+            // Another version after a table is that of the next run.
+            if self.run.finished || self.run.nccl.as_ref().is_some_and(|earlier| *earlier != version) {
+                self.next_run()?;
             }
+            self.run.nccl = Some(version);
+            return Ok(true);
         }
         if let Some((before, after)) = text.split_once(" Bytes -> Algo ") {
             self.choice(number, before, after);
             return Ok(true);
         }
-        if let Some((before, value)) = text.split_once(" set by environment to ") {
-            let name = before.split_whitespace().last().unwrap_or_default();
+        if let Some((name, value)) = variable(text) {
             if is_relevant(name) {
-                let value = value.trim().trim_end_matches('.').to_owned();
-                self.run.env.insert(name.to_owned(), value);
+                self.run.env.insert(name.to_owned(), value.to_owned());
             }
             return Ok(true);
         }

@@ -11,6 +11,7 @@ mod yaml;
 use std::path::Path;
 
 use collcast_hwbackend::read::plain_line;
+use collcast_topologies::log::version;
 
 use super::setting::Scope;
 use super::table::is_table;
@@ -56,7 +57,9 @@ impl Kind {
             Self::Process
         } else if ending == "ipynb" {
             Self::Notebook
-        } else if text.lines().map(plain_line).any(|line| MARKS.iter().any(|mark| line.contains(mark))) {
+        } else if text.lines().map(plain_line).any(|line| {
+            MARKS.iter().any(|mark| line.contains(mark)) || line.starts_with("NCCL ") && version(&line).is_some()
+        }) {
             Self::Log
         } else if is_table(text) {
             Self::Table
