@@ -201,6 +201,33 @@ fn too_many_calls_are_refused() {
     assert!(err.contains("20001 different calls inside a host; at most 20000") && err.contains("hint:"), "{err}");
 }
 
+/// Goal: hosts that run the same calls share their forecasts, so that a fleet is no more calls than one of its hosts.
+/// Method: 201 pairs of hosts run 20 sizes: 4,020 calls, were they not alike, where 4,000 over several hosts are the most.
+#[test]
+fn a_fleet_is_forecast_as_one_host_is() {
+    let folder = tempfile::tempdir().unwrap();
+    for pair in 0..201 {
+        let mut text = "# Collective test starting: all_reduce_perf\n# Using devices\n".to_owned();
+        for rank in 0..16 {
+            let (host, device) = (2 * pair + rank / 8, rank % 8);
+            text += &format!(
+                "#  Rank {rank} Group 0 Pid {rank} on n{host} device {device} [0000:0{device}:00] NVIDIA H100 80GB HBM3\n"
+            );
+        }
+        for size in (10..30).map(|power| 1_u64 << power) {
+            let time = 60.0 + size as f64 / 2e5 + 0.01 * f64::from(pair);
+            let rate = size as f64 / time / 1e3;
+            text += &format!("{size} {} float sum -1 {time:.2} {rate:.2} {:.2} 0\n", size / 4, rate * 1.875);
+        }
+        std::fs::write(folder.path().join(format!("{pair}.log")), text + "# Out of bounds values : 0 OK\n").unwrap();
+    }
+    let folder = folder.path().to_str().unwrap();
+    let (code, out, err) = collcast(&["validate", folder, "-t", "dgx-h100", "--no-doctor", "--format", "json"]);
+    assert!(code < 2, "{err}");
+    let result: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(result["rows"].as_array().unwrap().len(), 20 * 201, "{}", result["warnings"]);
+}
+
 /// Goal: of a run with very many sizes some are forecast, evenly over their logarithm, and the others are said to be left
 /// aside; a slow end is found all the same.
 #[test]

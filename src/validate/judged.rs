@@ -1,6 +1,7 @@
 //! Measured rows beside what is predicted for them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use collcast_hwbackend::read::{End, FileReport, ReadReport};
@@ -63,16 +64,56 @@ impl<'a> Asked<'a> {
     }
 }
 
+/// The same, wherever it ran: on like machines a call has one forecast.
+#[derive(Clone, Copy)]
+struct Anywhere<'a>(Asked<'a>);
+
+impl<'a> Anywhere<'a> {
+    fn said(&self) -> impl Eq + Hash + use<'a> {
+        let Asked { collective, ranks, launch, timing, dtype, op, root, settings } = self.0;
+        let measurement::Settings {
+            algorithm,
+            protocol,
+            nccl_algo,
+            channels,
+            buffers,
+            threads,
+            peer_access,
+            registered,
+            nccl,
+            host_names: _,
+            gpus: _,
+            nics: _,
+        } = settings;
+        let forced = (algorithm, protocol, nccl_algo, channels, buffers, threads, peer_access, registered, nccl);
+        ((collective, ranks, launch, timing, dtype, op, root), forced)
+    }
+}
+
+impl PartialEq for Anywhere<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.said() == other.said()
+    }
+}
+
+impl Eq for Anywhere<'_> {}
+
+impl Hash for Anywhere<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.said().hash(state);
+    }
+}
+
 /// The variables of a row's file and run.
 type Env<'a> = Option<&'a BTreeMap<String, String>>;
 
 /// All that a prediction of a row depends on.
-type Key<'a> = (Asked<'a>, Bytes, bool, Option<measurement::Choice>, Env<'a>);
+type Key<'a> = (Anywhere<'a>, Bytes, bool, Option<measurement::Choice>, Env<'a>);
 
 /// An all-reduce in place and one out of place are the same schedule, but for registered buffers: one prediction for both.
 fn key<'a>(row: &'a Measurement, env: Env<'a>) -> Key<'a> {
     let in_place = row.in_place && (row.collective != Collective::AllReduce || row.settings.registered);
-    (Asked::of(row), row.size, in_place, row.chosen, env)
+    (Anywhere(Asked::of(row)), row.size, in_place, row.chosen, env)
 }
 
 impl Judged<'_> {
@@ -149,10 +190,7 @@ pub(crate) fn judge<'a>(
             anchors += 1;
             continue;
         }
-        match reasons
-            .entry((Asked::of(row), row.hosts, &row.settings.gpus))
-            .or_insert_with(|| not_predicted(row, topology))
-        {
+        match reasons.entry((Asked::of(row), row.hosts)).or_insert_with(|| not_predicted(row, topology)) {
             Some(reason) => *skipped.entry(reason.clone()).or_default() += 1,
             None => todo.push(row),
         }
@@ -322,10 +360,10 @@ fn tried(calls: &[Alike<'_>], forecasts: &[Option<Forecast>], rows: &[&Measureme
 }
 
 /// A run, over all files that have it: what its rows ask, and under which variables.
-type RunOf<'a> = (Asked<'a>, Env<'a>);
+type RunOf<'a> = (Anywhere<'a>, Env<'a>);
 
 fn run_of<'a>(row: &'a Measurement, files: &BTreeMap<String, &'a FileReport>) -> RunOf<'a> {
-    (Asked::of(row), files.get(&row.origin.file).map(|file| file.env_of(&row.run)))
+    (Anywhere(Asked::of(row)), files.get(&row.origin.file).map(|file| file.env_of(&row.run)))
 }
 
 /// The sizes that are forecast, of each run that has more than are; how many a run of its kind has at most.
@@ -338,7 +376,7 @@ fn forecast_sizes<'a>(
     for &row in rows {
         sizes.entry(run_of(row, files)).or_default().1.insert(row.size);
     }
-    let is_over_hosts = |run: &RunOf<'_>| predictor.hosts(run.0.ranks) > 1;
+    let is_over_hosts = |run: &RunOf<'_>| predictor.hosts(run.0.0.ranks) > 1;
     let over_hosts = sizes.keys().filter(|run| is_over_hosts(run)).count();
     let runs = [sizes.len() - over_hosts, over_hosts];
     sizes.retain(|run, (most, sizes)| {
