@@ -280,6 +280,43 @@ fn a_host_without_a_past_is_judged_too() {
     assert_eq!([count("_healthy_"), count("_unsure_"), count("_slow_")], [2, 3, 1]);
 }
 
+/// Goal: each size is judged by the earlier runs that have it. Where too few do, nothing is said of it, and the run is not
+/// recorded as healthy; large sizes that came after eight runs of small ones are found slow all the same.
+#[test]
+fn sizes_that_came_later_have_a_past_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    let of = |day: u32, keeps: fn(u64) -> bool, factor: fn(u64) -> f64| {
+        let path = log(folder.path(), "n1", day, 1.0);
+        let row = |line: &str| -> Option<String> {
+            let words: Vec<&str> = line.split(' ').collect();
+            let Some(size) = words[0].parse::<u64>().ok().filter(|_| words.len() > 5) else {
+                return Some(line.to_owned());
+            };
+            let time = words[5].parse::<f64>().unwrap() * factor(size);
+            let rate = size as f64 / time / 1e3;
+            let half = format!("{time:.2} {rate:.2} {:.2} 0", rate * 1.75);
+            keeps(size).then(|| format!("{} {half} {half}", words[..5].join(" ")))
+        };
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.lines().filter_map(row).collect::<Vec<_>>().join("\n") + "\n").unwrap();
+        judge(&path, &history)
+    };
+    for day in 1..=8 {
+        of(day, |size| size <= 1 << 20, |_| 1.0);
+    }
+    for day in 9..=11 {
+        let (outcome, _, sentence) = of(day, |_| true, |_| 1.0);
+        assert!(outcome.health.state == State::Unsure && sentence.starts_with("cannot tell"), "{sentence}");
+        assert!(
+            outcome.notes.iter().any(|note| note.contains(&format!("{} earlier runs of all_reduce of 2 MiB", day - 9)))
+        );
+    }
+    assert_eq!(recorded(&history).iter().filter(|name| name.contains("_unsure_")).count(), 3 + 3);
+    let (outcome, _, sentence) = of(12, |_| true, |size| if size > 64 << 20 { 1.5 } else { 1.0 });
+    assert!(outcome.failed && sentence.contains("of the median of 3 earlier runs since 2026-11-09"), "{sentence}");
+}
+
 /// Goal: a GPU is the same product by whichever of its names: in a history, and of good runs.
 #[test]
 fn names_of_a_gpu_are_one_product() {

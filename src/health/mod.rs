@@ -22,4 +22,5 @@ pub use reach::{Reached, of_same, reached};
 pub use reference::{Beside, Reference, against};
 pub(crate) use reference::{How, places};
 pub use run::{Point, Run};
+pub(crate) use run::{Said, how as said};
 pub use trials::{compared, trials};

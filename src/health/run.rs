@@ -52,8 +52,11 @@ pub struct Run {
     pub doubt: Doubt,
 }
 
-/// What a row says of how it ran, beside its call and size: what tells runs of one name apart.
-pub(super) fn how(row: &Measurement) -> Vec<(&'static str, String)> {
+/// What runs of one name are told apart by.
+pub(crate) type Said = Vec<(&'static str, String)>;
+
+/// What a row says of how it ran, beside its call and size.
+pub(crate) fn how(row: &Measurement) -> Said {
     let settings = &row.settings;
     let said = [
         ("launch", row.launch.map(|launch| launch.to_string())),

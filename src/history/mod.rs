@@ -205,7 +205,8 @@ impl Past {
 
     /// How the runs of the same hosts changed up to the one that is judged, at sizes of a band.
     pub fn trend(&self, judged: &Entry, sizes: (u64, u64)) -> Option<Trend> {
-        let own: Vec<&Entry> = self.own(judged).collect();
+        let in_band = |entry: &&Entry| entry.rows.iter().any(|row| (sizes.0..=sizes.1).contains(&row.size.0));
+        let own: Vec<&Entry> = self.own(judged).filter(in_band).collect();
         let levels: Vec<_> = levels(&own, &[judged], sizes).into_iter().map(|(date, level)| (date, level, 1)).collect();
         let all: Vec<&Entry> = own.iter().copied().chain([judged]).collect();
         Trend::of(&all, &levels)

@@ -236,7 +236,7 @@ fn beside_expected(request: &Request, read: &ReadReport) -> Result<Outcome, Erro
     outcome.warnings.extend(present.past.warnings.iter().cloned());
     outcome.notes.extend(present.too_little());
     outcome.history = Some(present.of_runs(&outcome.health));
-    outcome.notes.push(present.record(folder, read, &outcome.health)?);
+    outcome.notes.push(present.record(folder, read, (&outcome.health, &outcome.unjudged))?);
     Ok(outcome)
 }
 
@@ -247,7 +247,7 @@ fn is_nameless(request: &Request, read: &ReadReport) -> bool {
 
 /// Runs beside the past of their own hosts, and beside forecasts where that is too short.
 fn beside_past(request: &Request, read: &ReadReport, present: &Present) -> Result<Outcome, Error> {
-    let Beside { runs, alone, .. } = present.runs();
+    let Beside { runs, .. } = present.runs();
     if runs.is_empty() {
         // The first runs of a history are recorded without a forecast too.
         let nameless = is_nameless(request, read);
@@ -255,8 +255,6 @@ fn beside_past(request: &Request, read: &ReadReport, present: &Present) -> Resul
     }
     let mut past = beside_runs(request, read, runs);
     past.by_past = true;
-    past.unjudged.extend(without_counterpart(&alone, "earlier runs"));
-    past.warnings.extend(all_without(&alone, "earlier runs"));
     let rest = present.rest(read);
     let new = rest.measurements.len();
     if new > 0 && !is_nameless(request, &rest) {
@@ -268,7 +266,8 @@ fn beside_past(request: &Request, read: &ReadReport, present: &Present) -> Resul
     }
     for row in present.first_rows() {
         let (file, collective, ranks) = (row.origin.file.clone(), row.collective, row.ranks);
-        let why = format!("{file}: {collective} over {ranks} ranks has too few earlier runs to be judged by");
+        let size = row.size;
+        let why = format!("{file}: {collective} of {size} over {ranks} ranks has too few earlier runs to be judged by");
         past.unjudged.push(Unjudged { file, why });
         past.health.runs.push(health::Judged::untold(row));
         past.health.state = past.health.state.max(State::Unsure);
@@ -301,21 +300,6 @@ fn with_forecasts(past: Outcome, forecasts: Outcome) -> Outcome {
         anomalies,
         ..forecasts
     }
-}
-
-/// Rows by file that have no counterpart among others.
-fn without_counterpart(alone: &BTreeMap<String, usize>, among: &str) -> Vec<Unjudged> {
-    let one = |(file, rows): (&String, &usize)| Unjudged {
-        file: file.clone(),
-        why: format!("{file}: {rows} rows have no counterpart among the {among}"),
-    };
-    alone.iter().map(one).collect()
-}
-
-/// The same over all files.
-fn all_without(alone: &BTreeMap<String, usize>, among: &str) -> Option<String> {
-    let rows: usize = alone.values().sum();
-    (rows > 0).then(|| format!("{rows} rows have no counterpart among the {among}: they are not judged"))
 }
 
 /// Runs beside the median of all that have their call and size: what all of them lack does not show.
@@ -428,11 +412,18 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     let mut outcome = beside_runs(request, read, runs);
     outcome.warnings.extend(good.files.iter().filter_map(FileReport::defect));
     outcome.warnings.extend(cut_runs(&good.files).into_iter().chain(good.files.iter().filter_map(unread)));
-    outcome.unjudged.extend(without_counterpart(&alone, "good runs"));
-    outcome.warnings.extend(all_without(&alone, "good runs"));
+    let rows: usize = alone.values().sum();
+    if rows > 0 {
+        let text = format!("{rows} rows have no counterpart among the good runs: they are not judged");
+        outcome.warnings.push(text);
+    }
+    outcome.unjudged.extend(alone.into_iter().map(|(file, rows)| {
+        let why = format!("{file}: {rows} rows have no counterpart among the good runs");
+        Unjudged { file, why }
+    }));
     if unlike > 0 {
         outcome.warnings.push(format!(
-            "{} held against good runs that ran another way (hosts, launch mode, or what was forced), as no others have its \
+            "{} held against good runs that ran another way (hosts, launch mode, data type, operation, root, or what was forced), as no others have its \
              ranks and sizes: what to expect is known to a factor of two",
             plural(unlike, "run is", "runs are")
         ));

@@ -9,8 +9,9 @@ use collcast_sim::measurement::Measurement;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::figures::Unjudged;
 use crate::error::Error;
-use crate::health::{Band, Beside, Health, Judged, Part, Reference, Run, State, against};
+use crate::health::{Band, Beside, Health, Judged, Part, Reference, Run, Said, State, against, said};
 use crate::history::{Call, Entry, FEWEST, Kept, Past, Trend, Verdict, by_file, entries};
 use crate::values::plural;
 
@@ -24,8 +25,19 @@ pub struct History {
     pub file: String,
     /// The run's name.
     pub run: String,
+    /// What else it says of how it ran.
+    #[serde(skip)]
+    pub(crate) how: Said,
     /// How its own hosts changed; of the first run of a call that others ran too, then how all hosts did.
     pub trends: Vec<Trend>,
+}
+
+/// Rows of the earlier runs that a call is held against, by size and whether in place: of each the runs that have it.
+type Good<'p> = BTreeMap<(u64, bool), Vec<Vec<&'p Measurement>>>;
+
+/// How many earlier runs have the size of a row; in place or not, whichever more have.
+fn count(good: &Good<'_>, row: &Measurement) -> usize {
+    [true, false].into_iter().filter_map(|in_place| good.get(&(row.size.0, in_place))).map(Vec::len).max().unwrap_or(0)
 }
 
 /// What is judged, beside what a folder has of it.
@@ -50,36 +62,41 @@ impl Present {
         Ok(present)
     }
 
-    /// Earlier runs that a call is held against: the first that were recorded, as a host that slows down a little from run to
-    /// run would take a median of all with it.
-    fn healthy<'p>(&'p self, entry: &'p Entry) -> Vec<&'p Entry> {
-        self.past.own(entry).filter(|past| past.counts()).take(FIRST).collect()
+    /// What a call is held against: at each size the first runs that were recorded with it, as a host that slows down a little
+    /// from run to run would take a median of all with it.
+    fn good<'p>(&'p self, entry: &'p Entry) -> Good<'p> {
+        let mut good = Good::new();
+        for past in self.past.own(entry).filter(|past| past.counts()) {
+            let mut sizes: BTreeMap<_, Vec<_>> = BTreeMap::new();
+            past.rows.iter().for_each(|row| sizes.entry((row.size.0, row.in_place)).or_default().push(row));
+            for (size, rows) in sizes {
+                let runs = good.entry(size).or_default();
+                if runs.len() < FIRST {
+                    runs.push(rows);
+                }
+            }
+        }
+        good
     }
 
-    /// The runs of which there is enough of a past, beside its median.
+    /// The rows of which there is enough of a past, beside its median.
     pub(super) fn runs(&self) -> Beside {
-        let rows = |entries: &[&Entry]| ReadReport {
-            measurements: entries.iter().flat_map(|entry| entry.rows.iter().cloned()).collect(),
-            files: Vec::new(),
-        };
+        let report = |measurements| ReadReport { measurements, files: Vec::new() };
         let mut all = Beside::default();
         for entry in &self.entries {
-            let healthy = self.healthy(entry);
-            if healthy.len() < FEWEST {
-                continue;
-            }
-            let beside = against(&rows(&[entry]), &Reference::of(&rows(&healthy)));
+            let good = self.good(entry);
+            let judged = entry.rows.iter().filter(|row| count(&good, row) >= FEWEST).cloned().collect();
+            let enough = good.into_values().filter(|runs| runs.len() >= FEWEST);
+            let good = Reference::of(&report(enough.flatten().flatten().cloned().collect()));
+            let beside = against(&report(judged), &good);
             all.runs.extend(beside.runs.into_iter().map(|run| Run { end: entry.end, ..run }));
-            for (file, rows) in beside.alone {
-                *all.alone.entry(file).or_default() += rows;
-            }
         }
         all
     }
 
     /// What has too little of a past, with the files that have such rows.
     pub(super) fn rest(&self, read: &ReadReport) -> ReadReport {
-        let measurements: Vec<Measurement> = self.too_new().flat_map(|entry| entry.rows.iter().cloned()).collect();
+        let measurements: Vec<Measurement> = self.too_new().flat_map(|(_, rows)| rows.into_iter().cloned()).collect();
         let of: BTreeSet<&str> = measurements.iter().map(|row| row.origin.file.as_str()).collect();
         let has_rows = |file: &&FileReport| of.contains(file.path.display().to_string().as_str());
         let files = read.files.iter().filter(has_rows).cloned().collect();
@@ -88,20 +105,29 @@ impl Present {
 
     /// The first row of each call that has too little of a past.
     pub(super) fn first_rows(&self) -> impl Iterator<Item = &Measurement> {
-        self.too_new().filter_map(|entry| entry.rows.first())
+        self.too_new().filter_map(|(_, rows)| rows.into_iter().next())
     }
 
-    fn too_new(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().filter(|entry| self.healthy(entry).len() < FEWEST)
+    /// Rows that too few earlier runs have, by call.
+    fn too_new(&self) -> impl Iterator<Item = (&Entry, Vec<&Measurement>)> {
+        self.entries.iter().map(|entry| {
+            let good = self.good(entry);
+            (entry, entry.rows.iter().filter(|row| count(&good, row) < FEWEST).collect())
+        })
     }
 
-    /// Says how little past there is, of the call that has the least.
+    /// Says how little past there is, of the call and size that have the least.
     pub(super) fn too_little(&self) -> Option<String> {
-        let least = self.entries.iter().map(|entry| (self.healthy(entry).len(), entry)).min_by_key(|(count, _)| *count);
-        least.filter(|(count, _)| *count < FEWEST).map(|(count, Entry { hosts, call, .. })| {
+        let new = self.too_new().flat_map(|(entry, rows)| {
+            let good = self.good(entry);
+            let size = rows.len() < entry.rows.len();
+            rows.into_iter().map(|row| (count(&good, row), entry, size.then_some(row.size))).collect::<Vec<_>>()
+        });
+        new.min_by_key(|(count, ..)| *count).map(|(count, Entry { hosts, call, .. }, size)| {
             let hosts = if hosts.is_empty() { "hosts without names".to_owned() } else { hosts.join(", ") };
+            let size = size.map_or(String::new(), |size| format!(" of {size}"));
             format!(
-                "the history has {count} earlier runs of {} over {} ranks on {hosts}; {FEWEST} are needed to judge by them",
+                "the history has {count} earlier runs of {}{size} over {} ranks on {hosts}; {FEWEST} are needed to judge by them",
                 call.collective, call.ranks
             )
         })
@@ -109,14 +135,14 @@ impl Present {
 
     /// What the past says of each run, and of all hosts beside the first of each call.
     pub(super) fn of_runs(&self, health: &Health) -> Vec<History> {
-        let mut places: BTreeMap<(&str, &str, Collective, u32), usize> = BTreeMap::new();
+        let mut places: BTreeMap<(&str, &str, Collective, u32, Said), usize> = BTreeMap::new();
         for (place, entry) in self.entries.iter().enumerate() {
             for row in &entry.rows {
-                places.entry((&row.origin.file, &row.run, row.collective, row.ranks)).or_insert(place);
+                places.entry((&row.origin.file, &row.run, row.collective, row.ranks, said(row))).or_insert(place);
             }
         }
         let entry_of = |judged: &Judged| {
-            let key = (judged.file.as_str(), judged.run.as_str(), judged.collective, judged.ranks);
+            let key = (&*judged.file, &*judged.run, judged.collective, judged.ranks, judged.how.clone());
             places.get(&key).map(|&place| &self.entries[place])
         };
         // The sizes that all hosts are compared at: large ones, where there are any.
@@ -136,21 +162,26 @@ impl Present {
                 let all: Vec<&Entry> = self.entries.iter().filter(|other| other.call == entry.call).collect();
                 trends.extend(self.past.fleet(&all, sizes));
             }
-            histories.push(History { file: judged.file.clone(), run: judged.run.clone(), trends });
+            let Judged { file, run, how, .. } = judged;
+            histories.push(History { file: file.clone(), run: run.clone(), how: how.clone(), trends });
         }
         histories
     }
 
     /// Records what was judged, each file with the worst that was said of it. Says what was recorded.
-    pub(super) fn record(&self, folder: &Path, read: &ReadReport, health: &Health) -> Result<String, Error> {
+    pub(super) fn record(
+        &self,
+        folder: &Path,
+        read: &ReadReport,
+        (health, unjudged): (&Health, &[Unjudged]),
+    ) -> Result<String, Error> {
         let mut recorded = 0;
         for (file, kept) in &self.kept {
             let path = file.path.display().to_string();
             let worst = health.runs.iter().filter(|run| run.file == path).map(|run| run.state).max();
             let verdict = match worst {
                 _ if file.defect().is_some() => Verdict::Failed,
-                // A run of the file may have no rows that are judged.
-                Some(State::Pass) if file.cut().is_some() => Verdict::Unsure,
+                Some(State::Pass) if unjudged.iter().any(|of| of.file == path) => Verdict::Unsure,
                 Some(State::Slow) => Verdict::Slow,
                 Some(State::Pass) => Verdict::Healthy,
                 Some(State::Unsure) | None => Verdict::Unsure,

@@ -113,7 +113,7 @@ pub(super) struct Against<'o>(pub(super) &'o Outcome);
 impl Against<'_> {
     /// How its own hosts changed, where it is judged by their past.
     fn own(&self, run: &Judged) -> Option<&Trend> {
-        let is_its = |h: &&History| (&h.file, &h.run) == (&run.file, &run.run);
+        let is_its = |h: &&History| (&h.file, &h.run, &h.how) == (&run.file, &run.run, &run.how);
         let is_like = |t: &&Trend| t.host_sets == 1 && (t.collective, t.ranks) == (run.collective, run.ranks);
         let by_past = self.0.by_past && run.kind.is_none();
         self.0.history.iter().flatten().filter(is_its).flat_map(|h| &h.trends).find(is_like).filter(|_| by_past)
