@@ -217,7 +217,8 @@ fn a_fleet_is_forecast_as_one_host_is() {
         for size in (10..30).map(|power| 1_u64 << power) {
             let time = 60.0 + size as f64 / 2e5 + 0.01 * f64::from(pair);
             let rate = size as f64 / time / 1e3;
-            text += &format!("{size} {} float sum -1 {time:.2} {rate:.2} {:.2} 0\n", size / 4, rate * 1.875);
+            let half = format!("{time:.2} {rate:.2} {:.2} 0", rate * 1.875);
+            text += &format!("{size} {} float sum -1 {half} {half}\n", size / 4);
         }
         std::fs::write(folder.path().join(format!("{pair}.log")), text + "# Out of bounds values : 0 OK\n").unwrap();
     }
@@ -225,7 +226,7 @@ fn a_fleet_is_forecast_as_one_host_is() {
     let (code, out, err) = collcast(&["validate", folder, "-t", "dgx-h100", "--no-doctor", "--format", "json"]);
     assert!(code < 2, "{err}");
     let result: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(result["rows"].as_array().unwrap().len(), 20 * 201, "{}", result["warnings"]);
+    assert_eq!(result["rows"].as_array().unwrap().len(), 2 * 20 * 201, "{}", result["warnings"]);
 }
 
 /// Goal: of a run with very many sizes some are forecast, evenly over their logarithm, and the others are said to be left
@@ -520,6 +521,34 @@ fn like_is_held_beside_like() {
     for other in ["graph,,", "threads,ring,simple"] {
         let (code, said) = beside(&slow, &good(other), &[]);
         assert!(code == 0 && said.contains("cannot tell: ") && said.contains("ran another way"), "{other}: {said}");
+    }
+}
+
+/// Goal: rows of one run that differ in data type, operation or root are each held beside their like: a good run passes
+/// beside itself, and one whose floats alone are slow does not hide among bytes that take twice as long.
+#[test]
+fn data_types_are_held_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, float: f64| {
+        let row = |size: u64| {
+            let time = 20.0 + size as f64 / 2e5;
+            format!(
+                "all_reduce,4,float,sum,{size},{:.3}\nall_reduce,4,uint8,sum,{size},{:.3}\n",
+                time * float,
+                time * 2.0
+            )
+        };
+        let path = folder.path().join(name);
+        let rows: String = (10..33).map(|power| row(1 << power)).collect();
+        std::fs::write(&path, format!("collective,ranks,dtype,op,size_bytes,time_us\n{rows}")).unwrap();
+        path.display().to_string()
+    };
+    let good = write("good.csv", 1.0);
+    for (measured, code, says) in
+        [(good.clone(), 0, "healthy (2 of 2 runs)"), (write("slow.csv", 1.4), 1, "slow (1 of 2 runs)")]
+    {
+        let (found, out, err) = collcast(&["validate", &measured, "--against", &good]);
+        assert!(found == code && err.contains(says), "{out}{err}");
     }
 }
 

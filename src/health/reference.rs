@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use collcast_hwbackend::read::{End, FileReport, ReadReport};
-use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::measurement::Measurement;
 
 use super::kind::Doubt;
@@ -19,6 +19,9 @@ pub(crate) struct How {
     hosts: Option<u32>,
     /// How kernels were started.
     pub(crate) launch: Option<Launch>,
+    dtype: Option<DataType>,
+    op: Option<ReduceOp>,
+    root: Option<u32>,
     algorithm: Option<Algorithm>,
     protocol: Option<Protocol>,
     nccl_algo: Option<String>,
@@ -32,6 +35,9 @@ impl How {
         Self {
             hosts: row.hosts,
             launch: row.launch,
+            dtype: row.dtype,
+            op: row.op,
+            root: row.root,
             algorithm: settings.algorithm,
             protocol: settings.protocol,
             nccl_algo: settings.nccl_algo.clone(),
@@ -41,8 +47,14 @@ impl How {
 
     /// Whether another may be the same: what is not said may be anything, and what is not forced is NCCL's choice.
     fn may_be(&self, other: &Self) -> bool {
-        self.hosts.zip(other.hosts).is_none_or(|(a, b)| a == b)
-            && self.launch.zip(other.launch).is_none_or(|(a, b)| a == b)
+        fn alike<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
+            a.zip(b).is_none_or(|(a, b)| a == b)
+        }
+        alike(self.hosts, other.hosts)
+            && alike(self.launch, other.launch)
+            && alike(self.dtype, other.dtype)
+            && alike(self.op, other.op)
+            && alike(self.root, other.root)
             && (self.algorithm, self.protocol, self.channels) == (other.algorithm, other.protocol, other.channels)
             && self.nccl_algo == other.nccl_algo
     }
