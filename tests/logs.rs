@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use crate::common::collcast;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Sizes of the runs, with what a DGX H100 takes with rings, roughly: the tests are of judgement, not of times.
 const ROWS: [(u64, f64); 5] =
@@ -308,4 +308,84 @@ fn times_of_cpu_threads_stand_apart() {
         assert!(code == 2 && err.contains("cpu.csv` was measured on CPU threads"), "{args:?}: {err}");
     }
     assert_eq!(collcast(&["validate", &cpu, "--against", &cpu]).0, 0);
+}
+
+/// The same run as `-J` of nccl-tests writes it, so many times as long, with what NCCL warned of last.
+fn json(gpu: &str, factor: f64, warned: &[&str], last: &Value) -> String {
+    let devices: Vec<Value> = (0..8)
+        .map(|rank| {
+            let bus = format!("0000:0{rank}:00");
+            json!({"rank": rank, "group": 0, "pid": 100 + rank, "hostname": "n1", "device": rank, "device_hex": bus,
+                "device_info": format!("NVIDIA {gpu}")})
+        })
+        .collect();
+    let result = |(size, time): (u64, f64)| {
+        let algbw = size as f64 / (time * factor) / 1e3;
+        let half = json!({"time": time * factor, "alg_bw": algbw, "bus_bw": algbw * 1.75, "nwrong": 0.0});
+        json!({"size": size, "count": size / 4, "type": "float", "redop": "sum", "root": "-1", "out_of_place": half,
+            "in_place": half})
+    };
+    json!({"version": 2, "args": ["all_reduce_perf"], "env": [RINGS], "nccl_version": 22_703,
+        "config": {"nthreads": 1, "ngpus": 1, "graph": 0, "iterations": 20, "devices": devices},
+        "results": ROWS.map(result), "out_of_bounds": last, "errors": warned})
+    .to_string()
+}
+
+/// Goal: a run that hung after its device lines fails its log, though the next run of the log is healthy.
+#[test]
+fn a_run_that_hung_before_another_is_not_lost() {
+    let healthy = log("H100 80GB HBM3", RINGS, |_, time| (time, time, 0));
+    let (head, _) = healthy.split_once("1048576").unwrap();
+    let (code, result) = validate(&format!("{head}{healthy}"), &["--no-doctor"]);
+    assert_eq!((code, &kinds(&result)[..]), (1, &["run_failed"][..]), "{}", result["anomalies"]);
+    let evidence = result["anomalies"][0]["evidence"].as_str().unwrap();
+    assert!(evidence.contains("the run ended before its first row"), "{evidence}");
+}
+
+/// Goal: runs of several communicators at once are no runs of one over all ranks, in text and in JSON.
+#[test]
+fn splits_are_refused() {
+    let text = log("H100 80GB HBM3", RINGS, |_, time| (time, time, 0)).replace("Rank 7 Group 0", "Rank 7 Group 1");
+    let json = json("H100 80GB HBM3", 1.0, &[], &json!({"count": 0, "okay": "true"}));
+    for (name, text) in [("run.log", text), ("run.json", json.replacen("\"group\":0", "\"group\":1", 1))] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let (code, _, err) = collcast(&["validate", path.to_str().unwrap(), "-t", "dgx-h100"]);
+        assert!(code == 2 && err.contains("several communicators at once (NCCL_TESTS_SPLIT): groups 0 to 1"), "{err}");
+    }
+}
+
+/// Goal: what NCCL warned of last, which it never forgets, is a note of a run that came to a good end, and an error of
+/// another.
+#[test]
+fn a_last_warning_is_no_failure() {
+    let good = json!({"count": 0, "okay": "true"});
+    let text = log("H100 80GB HBM3", RINGS, |_, time| (time, time, 0)) + "# error: NET/IB : no device\n";
+    let json = |last| json("H100 80GB HBM3", 1.0, &["NET/IB : no device"], last);
+    for (text, code) in [(text, 0), (json(&good), 0), (json(&Value::Null), 1)] {
+        let (found, result) = validate(&text, &["--no-doctor"]);
+        assert_eq!(
+            (found, kinds(&result).contains(&"run_failed")),
+            (code, code == 1),
+            "{text}: {}",
+            result["anomalies"]
+        );
+        let notes = result["files"].to_string();
+        assert_eq!(notes.contains("NCCL's last warning: NET/IB : no device"), code == 0, "{}", result["files"]);
+    }
+}
+
+/// Goal: times of other GPUs than the machine's are no evidence of a fault, whatever the doctor would make of them.
+#[test]
+fn other_gpus_have_no_cause() {
+    let good = json!({"count": 0, "okay": "true"});
+    let slow = |size: u64, time: f64| time * if size > 32 << 20 { 1.9 } else { 1.3 };
+    let text = log("A100-SXM4-80GB", RINGS, |size, time| (slow(size, time), slow(size, time), 0));
+    for text in [text, json("A100-SXM4-80GB", 1.9, &[], &good)] {
+        let (code, result) = validate(&text, &[]);
+        assert_eq!((code, kinds(&result).len()), (0, 0), "{}", result["anomalies"]);
+        let warned = result["warnings"].to_string();
+        assert!(result["health"] == "unsure" && warned.contains("name the machine that was measured"), "{warned}");
+    }
 }

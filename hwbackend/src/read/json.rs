@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::bus::{Rate, Sample, bus_factor_fits, ranks_of_samples};
 use super::error::ReadError;
-use super::parsed::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, TIME_MIN_US, wrong_values};
+use super::parsed::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, TIME_MIN_US, several_communicators, wrong_values};
 use super::program::collective_of_program;
 use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code};
 use super::sidecar::{message, shortened};
@@ -74,8 +74,8 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
     for (index, result) in results.iter().enumerate() {
         run.rows(input, lines.get(index).copied().unwrap_or(0), result, &mut out)?;
     }
-    out_of_bounds(input, value, &mut out)?;
-    failures(input.text, value, &mut out);
+    let whole = out_of_bounds(input, value, &mut out)? && out.defects.is_empty();
+    failures((input.text, whole), value, &mut out);
     if out.rows.is_empty() {
         out.reason = Some(match out.unusable {
             0 => "its `results` are empty".to_owned(),
@@ -118,6 +118,12 @@ impl JsonRun {
             .or_else(|| value.get("devices"))
             .and_then(Value::as_array)
             .map_or(&[][..], Vec::as_slice);
+        let groups = devices.iter().filter_map(|device| number(device, "group")).collect();
+        if let Some(problem) = several_communicators(&groups) {
+            return Err(problem);
+        }
+        let models = devices.iter().filter_map(|device| device.get("device_info")?.as_str());
+        out.gpus.extend(models.map(|model| shortened(model.trim())));
         let args = value.get("args").and_then(Value::as_array);
         let program = args.into_iter().flatten().filter_map(Value::as_str).find_map(collective_of_program);
         let named = input.collective(program)?;
@@ -314,11 +320,11 @@ fn time_of_half(
     }
 }
 
-/// `{"count": 0, "okay": "true"}`: what the run as a whole found wrong.
-fn out_of_bounds(input: &Input<'_>, value: &Value, out: &mut Parsed) -> Result<(), ReadError> {
+/// `{"count": 0, "okay": "true"}`: what the run as a whole found wrong. Says whether it is there.
+fn out_of_bounds(input: &Input<'_>, value: &Value, out: &mut Parsed) -> Result<bool, ReadError> {
     let Some(found) = value.get("out_of_bounds").filter(|found| !found.is_null()) else {
         out.unfinished(input.text.lines().count() as u64);
-        return Ok(());
+        return Ok(false);
     };
     let line = line_of(input.text, "\"out_of_bounds\"", 0);
     let okay = match found.get("okay") {
@@ -337,14 +343,19 @@ fn out_of_bounds(input: &Input<'_>, value: &Value, out: &mut Parsed) -> Result<(
         });
     };
     out.out_of_bounds(line, count, !okay);
-    Ok(())
+    Ok(true)
 }
 
-/// Errors that NCCL told, and a bandwidth below the one that was asked for.
-fn failures(text: &str, value: &Value, out: &mut Parsed) {
+/// What NCCL warned of last, which is an error where the run did not come to a good end; and a bandwidth below the one that was
+/// asked for.
+fn failures((text, whole): (&str, bool), value: &Value, out: &mut Parsed) {
     let errors = value.get("errors").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     for error in errors.filter(|error| !error.trim().is_empty()) {
-        out.defect(line_of(text, "\"errors\"", 0), format!("the run says: {}", shortened(error.trim())));
+        let line = line_of(text, "\"errors\"", 0);
+        match whole {
+            true => out.last_error(line, error),
+            false => out.defect(line, format!("the run says: {}", shortened(error.trim()))),
+        }
     }
     let average = value.get("average_bus_bandwidth").unwrap_or(&Value::Null);
     if average.get("okay").and_then(truth) == Some(false) {

@@ -283,20 +283,23 @@ impl Reader<'_> {
             self.threads(text);
             return Ok(true);
         }
+        if commented && let Some(said) = text.strip_prefix("error: ") {
+            self.out.last_error(number, said);
+            return Ok(true);
+        }
         if text.starts_with("Blocking Enabled") {
             self.run.blocking = Some(1);
             return Ok(true);
         }
         if text == "Using devices" {
             self.next_run()?;
-            // A run that ended before its table has listed its devices. One that does not say why was started anew.
-            if self.run.failed {
-                self.ended_early(number);
-            }
+            // A run that ended before its table has listed its devices.
+            self.ended_early(number);
             self.run.failed = false;
             self.run.ranks.clear();
             self.run.gpus_used.clear();
             self.run.same_gpu = false;
+            self.run.groups.clear();
             return Ok(true);
         }
         if text.starts_with("Rank ") && text.contains(" device ") {
@@ -337,7 +340,8 @@ impl Reader<'_> {
     /// A device line: where a rank ran.
     fn device(&mut self, number: u64, text: &str) {
         match rank_line(text) {
-            Some((rank, place)) if self.run.ranks.len() < RANK_LINES_MAX => {
+            Some((rank, group, place)) if self.run.ranks.len() < RANK_LINES_MAX => {
+                self.run.groups.insert(group);
                 // The bus and not the number: that changes with CUDA_VISIBLE_DEVICES.
                 let bus = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
                 let gpu = bus.map(|(bus, _)| (place.0.clone(), shortened(bus)));

@@ -188,6 +188,11 @@ impl Parsed {
         }
     }
 
+    /// NCCL's last warning, as nccl-tests prints it in the end: NCCL keeps it, and runs that went well have one.
+    pub(super) fn last_error(&mut self, line: u64, text: &str) {
+        self.note(Some(line), format!("NCCL's last warning: {}", text.trim()));
+    }
+
     /// Whether a run of it ended before its first row.
     pub(super) fn ended_early(&self) -> bool {
         self.broken.iter().any(|broken| broken.run.is_empty())
@@ -264,6 +269,14 @@ pub(super) const EXPECTED_WRONG: &str = "a number of wrong values, or N/A (in JS
 /// Our own mark on predictions.
 pub(super) fn is_prediction_mark(line: &str) -> bool {
     line.trim_start_matches('#').trim_start().starts_with("collcast: predicted")
+}
+
+/// Why times of a run are not those of one communicator, by the groups of its ranks.
+pub(super) fn several_communicators(groups: &BTreeSet<u32>) -> Option<String> {
+    let (first, last) = (groups.first()?, groups.last()?);
+    (first < last).then(|| {
+        format!("several communicators at once (NCCL_TESTS_SPLIT): groups {first} to {last}; measure one alone, without a split")
+    })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use collcast_sim::measurement::{Choice, Timing};
 
 use super::row::{LogRow, is_time};
 use crate::read::bus::{Sample, bus_factor_fits, ranks_of_samples};
-use crate::read::parsed::{End, Input, Parsed};
+use crate::read::parsed::{End, Input, Parsed, several_communicators};
 use crate::read::settings::Env;
 use crate::read::sidecar::Sidecar;
 
@@ -33,6 +33,8 @@ pub(super) struct LogRun {
     pub(super) ranks: BTreeMap<u32, (String, u64, u32)>,
     /// Host of each GPU, and its place on the PCIe bus.
     pub(super) gpus_used: BTreeSet<(String, String)>,
+    /// Communicators: several at once where `NCCL_TESTS_SPLIT` made them.
+    pub(super) groups: BTreeSet<u32>,
     /// Two ranks have the same GPU of the same host.
     pub(super) same_gpu: bool,
     /// Lines of several runs are mixed.
@@ -155,6 +157,9 @@ impl LogRun {
         if let Some(calls) = self.together.filter(|&calls| calls > 1) {
             return Some(format!("`agg iters: {calls}` (-m): times are of {calls} calls in one group"));
         }
+        if let Some(problem) = several_communicators(&self.groups) {
+            return Some(problem);
+        }
         let blocking = self.blocking.is_some_and(|how| how > 0);
         blocking.then(|| "`Blocking Enabled` (-z): times are of calls that the host waits for".to_owned())
     }
@@ -259,11 +264,12 @@ fn range(first: u32, last: u32) -> String {
 }
 
 /// `Rank  0 Group  0 Pid   4542 on         vm device  0 [0000:00:06] NVIDIA H200`.
-pub(super) fn rank_line(text: &str) -> Option<(u32, (String, u64, u32))> {
+pub(super) fn rank_line(text: &str) -> Option<(u32, u32, (String, u64, u32))> {
     let words: Vec<&str> = text.split_whitespace().take(64).collect();
     let after = |key: &str| words.windows(2).find(|pair| pair[0] == key).map(|pair| pair[1]);
     let rank: u32 = after("Rank")?.parse().ok()?;
     let process = after("Pid").and_then(|pid| pid.parse().ok()).unwrap_or(0);
+    let group = after("Group").and_then(|group| group.parse().ok()).unwrap_or(0);
     let device = after("device")?.parse().ok()?;
-    (rank < 1 << 24).then(|| (rank, (after("on").unwrap_or_default().to_owned(), process, device)))
+    (rank < 1 << 24).then(|| (rank, group, (after("on").unwrap_or_default().to_owned(), process, device)))
 }
