@@ -27,6 +27,7 @@ use crate::query::Query;
 use crate::watch::Watch;
 
 /// A measured row with its prediction.
+#[derive(Clone)]
 pub(crate) struct Judged<'a> {
     /// The row.
     pub(crate) row: &'a Measurement,

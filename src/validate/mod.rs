@@ -346,7 +346,10 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         request.watch.stage("looking for the cause")?;
         let named = site.topology.as_deref().unwrap_or(&topology.name);
         let said = said(&health, &read.files, (&topology, named));
-        let found = examine((&judged.rows, &said), &topology, &profile, &health, &request.watch);
+        // What other GPUs take has its cause in these.
+        let own = |j: &&Judged<'_>| !foreign.contains_key(&j.row.origin.file);
+        let rows: Vec<Judged<'_>> = judged.rows.iter().filter(own).cloned().collect();
+        let found = examine((&rows, &said), &topology, &profile, &health, &request.watch);
         warnings.extend(found.warnings);
         anomalies.extend(found.anomalies);
         causes = Some(found.causes);
