@@ -247,6 +247,12 @@ fn hosts_are_held_against_themselves() {
     let some = night(folder.path(), "some", 16, 4, |host| own(host) * if host < 6 { 1.3 } else { 1.0 });
     let (code, result) = json(&[&a, &same]);
     assert_eq!((code, result["hosts"].as_array().unwrap().len()), (0, 16 * 6), "{}", result["verdict"]);
+    let fewer = night(folder.path(), "fewer", 15, 5, own);
+    let (code, result) = json(&[&a, &fewer]);
+    let verdict = &result["verdict"];
+    let sentence = verdict["sentence"].as_str().unwrap();
+    assert!(code == 0 && sentence.contains("1 host of A is not in B: gpu15"), "{sentence}");
+    assert_eq!(verdict["status"], "warning");
     let (code, result) = json(&[&a, &one]);
     let verdict = &result["verdict"];
     let sentence = verdict["sentence"].as_str().unwrap();

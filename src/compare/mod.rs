@@ -11,7 +11,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use collcast_hwbackend::read::{FileReport, ReadOptions};
+use collcast_hwbackend::read::{FileKind, FileReport, ReadOptions};
 use collcast_sim::collective::Collective;
 use serde::Serialize;
 
@@ -83,6 +83,10 @@ pub struct Outcome {
     pub defective: [usize; 2],
     /// Hosts that both have, and that are named on both sides: the bands of each.
     pub hosts: Vec<HostBand>,
+    /// Hosts that A has and B lacks, where B has others of A.
+    pub absent: Vec<String>,
+    /// Files of B that were not read.
+    pub unread: usize,
 }
 
 /// What is wrong with a file of B.
@@ -127,6 +131,8 @@ pub fn compare(request: &Request) -> Result<Outcome, Error> {
         rerouted: matched.choices,
         repeats: matched.repeats,
         defects: defects(&sides, between),
+        absent: absent(&sides),
+        unread: sides[1].files.iter().filter(|file| is_missing(file)).count(),
         sides,
     })
 }
@@ -168,6 +174,22 @@ fn defects([a, b]: &[Side; 2], between: Between) -> Vec<Defect> {
     let mut told = BTreeSet::new();
     defects.retain(|defect| told.insert(defect.file.clone()));
     defects
+}
+
+/// Whether nothing of a file of measurements was read, and nothing else is said of it.
+fn is_missing(file: &FileReport) -> bool {
+    file.kind != FileKind::Other && sets::is_unread(file) && file.defect().is_none()
+}
+
+/// Sets of hosts that ran in A alone, where some ran in both.
+fn absent(sides: &[Side; 2]) -> Vec<String> {
+    let [a, b] = sides.each_ref().map(|side| -> BTreeSet<&[String]> {
+        side.measurements.iter().map(|row| &row.settings.host_names[..]).filter(|names| !names.is_empty()).collect()
+    });
+    match a.is_disjoint(&b) {
+        true => Vec::new(),
+        false => a.difference(&b).map(|names| names.join(",")).collect(),
+    }
 }
 
 /// The calls of each file that has rows.

@@ -249,10 +249,14 @@ impl Side {
     }
 }
 
+/// Whether a file of measurements was not read.
+pub(super) fn is_unread(file: &FileReport) -> bool {
+    !matches!(file.outcome, Outcome::Read | Outcome::Metadata)
+}
+
 /// What is worst about a file of which something was not read, is wrong or was cut.
 fn trouble(file: &FileReport) -> Option<String> {
-    let unread = !matches!(file.outcome, Outcome::Read | Outcome::Metadata) || file.unreadable > 0;
-    let trouble = unread || !file.defects.is_empty() || !file.unfinished.is_empty();
+    let trouble = is_unread(file) || file.unreadable > 0 || !file.defects.is_empty() || !file.unfinished.is_empty();
     file.warnings().into_iter().next().filter(|_| trouble)
 }
 

@@ -252,10 +252,18 @@ impl Outcome {
         let by_host = self.by_host().filter(|_| count > 0 && change == Change::Slower);
         let sentence = by_host.map_or(sentence.clone(), |by_host| format!("{sentence}; {by_host}"));
         let alone = self.unmatched.each_ref().map(|alone| rows_of(alone));
-        let alone_text = match alone {
+        let mut alone_text = match alone {
             [0, 0] => String::new(),
             [a, b] => format!("; {a} rows of A and {b} of B have no partner"),
         };
+        if !self.absent.is_empty() {
+            let count = plural(self.absent.len(), "host of A is", "hosts of A are");
+            alone_text += &format!("; {count} not in B: {}", few(&self.absent));
+        }
+        if self.unread > 0 {
+            alone_text += &format!("; {} of B could not be read", plural(self.unread, "file", "files"));
+        }
+        let lacks = !self.absent.is_empty() || self.unread > 0;
         if let Some(Defect { what, .. }) = self.defects.first() {
             let more = match self.defects.len() - 1 {
                 0 => String::new(),
@@ -280,7 +288,7 @@ impl Outcome {
             status: match change {
                 Change::Slower => Status::Failed,
                 Change::CannotTell => Status::Warning,
-                Change::Faster | Change::Same if both_alone => Status::Warning,
+                Change::Faster | Change::Same if both_alone || lacks => Status::Warning,
                 Change::Faster | Change::Same => Status::Ok,
             },
             sentence: sentence + &alone_text,
@@ -304,6 +312,9 @@ impl Outcome {
                 }
                 Change::Slower if self.between == Between::Forecasts => Some("look at each size (--rows)".to_owned()),
                 Change::Slower => Some("look at each size (--rows); repeat both runs to be surer".to_owned()),
+                Change::Faster | Change::Same if lacks => {
+                    Some("look why B lacks them: did their runs not start, or are the logs elsewhere?".to_owned())
+                }
                 Change::Faster | Change::Same if both_alone => Some(
                     "see in what they differ in the warnings; choose what answers to what with --where-a, --where-b"
                         .to_owned(),
