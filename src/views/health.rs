@@ -183,7 +183,10 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
     let Some((run, band)) = health.decisive() else {
         let untold = health.runs.iter().find(|run| run.state == health.state);
         let of = untold.map_or_else(String::new, |run| format!(" of {}", run.file));
-        return format!("cannot tell{more}: no row{of} could be judged{cut}");
+        // Others of the file may be judged as a run of their own.
+        let is_judged = |other: &Judged| untold.is_some_and(|run| run.file == other.file) && !other.bands.is_empty();
+        let which = if health.runs.iter().any(is_judged) { "not every row" } else { "no row" };
+        return format!("cannot tell{more}: {which}{of} could be judged{cut}");
     };
     let told = told(run, band, against);
     match health.state {
