@@ -164,3 +164,33 @@ fn a_communicator_of_a_split_is_explained() {
     let ring = costs.iter().find(|row| row["algorithm"] == "ring" && row["protocol"] == "simple").unwrap();
     assert!(number(ring, "bandwidth_gbps") < 60.0, "{ring}");
 }
+
+/// Goal: a step waits for the slowest of its groups, whichever leaf has lost its links; and calls beside each other share NICs
+/// however many hosts they span.
+#[test]
+fn groups_that_share_a_way_slow_each_other() {
+    let step = |machine: &str, nodes: u32, tensor: u32, data: u32| {
+        let machine = format!(
+            "topology = {machine:?}\nnodes = {nodes}\n[layout]\ntensor = {tensor}\ndata = {data}\n[data_parallel]\nkind = \"at_end\"\n"
+        );
+        let (_folder, path) = scenario(&machine, "");
+        number(&answer(&[&path, "--level", "flows"]).0["rows"][0], "step_ms")
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let without = |leaf: Option<u32>| {
+        let mut text = "schema = \"collcast/topology/1\"\n[[hosts]]\nlike = \"dgx-h100\"\ncount = 4\n[fabric]\nkind = \"fat-tree\"\n\
+            hosts_per_unit = 1\nleaf = { rate = \"400 Gb/s\", down = 8, up = 8 }\n"
+            .to_owned();
+        for uplink in leaf.iter().flat_map(|_| 1..8) {
+            let leaf = leaf.unwrap_or(0);
+            text += &format!("[[exceptions]]\nswitch = \"leaf{leaf}\"\nuplink = {uplink}\nstate = \"down\"\n");
+        }
+        let path = folder.path().join("machine.toml");
+        std::fs::write(&path, text).unwrap();
+        step(path.to_str().unwrap(), 4, 16, 2)
+    };
+    let [healthy, first, last] = [None, Some(0), Some(3)].map(without);
+    assert!((first / last - 1.0).abs() < 1e-6 && last > 1.5 * healthy, "{healthy} {first} {last}");
+    let [fewer, more] = [128, 129].map(|hosts| step("h200x4", hosts, 4, hosts));
+    assert!(more > 0.999 * fewer, "{more} ms on 129 hosts, {fewer} ms on 128");
+}

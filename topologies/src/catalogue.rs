@@ -217,6 +217,16 @@ pub fn cpu_interconnect(arch: &str, vendor: &str, model: u32) -> (Bandwidth, &'s
     (Bandwidth::from_gb_per_s(gb_per_s), what)
 }
 
+/// An architecture, and of Intel a model, of a CPU of a vendor that has a rate between sockets by [`cpu_interconnect`]; that of most
+/// machines where none has.
+pub fn cpu_of(vendor: &str, rate: Bandwidth) -> (&'static str, Option<u32>) {
+    // NCCL's models: Broadwell, Skylake, Sapphire Rapids, later.
+    let models: &[u32] = if vendor.trim() == "GenuineIntel" { &[0x4f, 0x55, 0x8f, 0xcf] } else { &[0] };
+    let all = ["x86_64", "arm64", "ppc64"].into_iter().flat_map(|arch| models.iter().map(move |&model| (arch, model)));
+    let found = all.into_iter().find(|&(arch, model)| cpu_interconnect(arch, vendor, model).0 == rate);
+    found.map_or(("x86_64", None), |(arch, model)| (arch, (model > 0).then_some(model)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,6 +240,12 @@ mod tests {
         assert!(pcie_rate(7.0, 16).is_none());
         assert!(pcie_generation_rate(0, 16).is_none());
         assert_eq!(cpu_interconnect("x86_64", "GenuineIntel", 0x55).0.gb_per_s(), 10.0);
+        for (arch, vendor, model) in
+            [("x86_64", "GenuineIntel", 0x8f), ("x86_64", "AuthenticAMD", 0), ("arm64", "ARM", 0)]
+        {
+            let found = cpu_of(vendor, cpu_interconnect(arch, vendor, model).0);
+            assert_eq!(found, (arch, (model > 0).then_some(model)), "{vendor}");
+        }
     }
 
     /// Goal: names of products and of drivers have the family that people speak of.

@@ -9,7 +9,7 @@ use collcast_sim::topology::LinkKind;
 use collcast_sim::units::{Bandwidth, SimDuration};
 use quick_xml::escape::escape;
 
-use crate::catalogue::by_name;
+use crate::catalogue::{self, by_name};
 use crate::host::{HostSpec, NicSpec, NvlinkTarget, Parent};
 
 pub use cluster::toml;
@@ -41,13 +41,19 @@ fn pcie(rate: Bandwidth) -> (&'static str, u32) {
 
 /// A host as NCCL topology XML.
 ///
-/// The rate between CPU sockets and GPU products without a PCI device id are not kept: the
-/// format has no place for them.
+/// GPU products without a PCI device id are not kept: the format has no place for them. The rate between CPU sockets is kept where
+/// NCCL has a CPU of the vendor with that rate.
 pub fn xml(host: &HostSpec) -> String {
     let mut out = String::from("<system version=\"1\">\n");
     for (index, cpu) in host.cpus.iter().enumerate() {
         let vendor = escape(&cpu.vendor);
-        let _ = writeln!(out, "  <cpu numaid=\"{index}\" arch=\"x86_64\" vendor=\"{vendor}\">");
+        let (arch, model) = catalogue::cpu_of(&cpu.vendor, cpu.interconnect);
+        let _ = write!(out, "  <cpu numaid=\"{index}\" arch=\"{arch}\" vendor=\"{vendor}\"");
+        if let Some(model) = model {
+            // All of Intel's are of family 6.
+            let _ = write!(out, " familyid=\"6\" modelid=\"{model}\"");
+        }
+        out.push_str(">\n");
         children(host, Parent::Cpu(index), 2, &mut out);
         out.push_str("  </cpu>\n");
     }

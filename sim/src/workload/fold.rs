@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
 
 use super::graph::{OpGraph, What, WorkloadError};
-use crate::ids::Rank;
+use crate::ids::{Rank, VertexId};
 use crate::topology::{Topology, VertexKind};
 
 /// The classes of a graph's ranks and groups.
@@ -30,18 +30,45 @@ fn hash(value: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// A rank's place and what its host is like: kinds and rates of all its links.
-fn hosts(topology: &Topology) -> Vec<u64> {
-    let mut facts = vec![0_u64; topology.hosts().len()];
-    for (_, from, to, link) in topology.links() {
-        for (end, direction) in [(from, 0_u8), (to, 1)] {
-            if let Some(host) = topology.vertex(end).host {
-                let fact = hash((link.kind, link.rate.get(), link.width, direction));
-                facts[host.index()] = facts[host.index()].wrapping_add(fact);
+/// What the hosts of ranks are like.
+struct Hosts {
+    /// By host: kinds and rates of all its links, its NICs, and the links that the switches next to it have to others.
+    facts: Vec<u64>,
+    /// By host: the first switch that it hangs on.
+    switches: Vec<Option<VertexId>>,
+}
+
+impl Hosts {
+    fn of(topology: &Topology) -> Self {
+        let count = topology.hosts().len();
+        let mut all = Self { facts: vec![0; count], switches: vec![None; count] };
+        // Of each switch outside of hosts: its links to others.
+        let mut above: FxHashMap<VertexId, u64> = FxHashMap::default();
+        for (_, from, to, link) in topology.links() {
+            let [own, other] = [from, to].map(|end| topology.vertex(end).host);
+            if own.is_none() && other.is_none() {
+                for (end, direction) in [(from, 0_u8), (to, 1)] {
+                    let sum = above.entry(end).or_default();
+                    *sum = sum.wrapping_add(hash((link.kind, link.rate.get(), link.width, direction)));
+                }
             }
         }
+        for (_, from, to, link) in topology.links() {
+            for ((end, far), direction) in [((from, to), 0_u8), ((to, from), 1)] {
+                let Some(host) = topology.vertex(end).host else { continue };
+                let outside = topology.vertex(far).host.is_none();
+                let next = outside.then(|| above.get(&far).copied().unwrap_or(0));
+                let nic = topology.nic(end).map(|nic| (nic.rate.get(), nic.gpudirect));
+                let fact = hash((link.kind, link.rate.get(), link.width, direction, next, nic));
+                all.facts[host.index()] = all.facts[host.index()].wrapping_add(fact);
+                if outside {
+                    let first = &mut all.switches[host.index()];
+                    *first = Some(first.map_or(far, |known| known.min(far)));
+                }
+            }
+        }
+        all
     }
-    facts
 }
 
 /// Every rank and group by itself.
@@ -61,12 +88,12 @@ pub(super) fn unfolded(graph: &OpGraph) -> Classes {
 /// A group with a rank twice, or with one that does not exist; a rank in a group that is not its own.
 pub fn fold(graph: &OpGraph, topology: &Topology) -> Result<Classes, WorkloadError> {
     check(graph, topology)?;
-    let facts = hosts(topology);
-    // Where a group's ranks are: numbers of hosts, and of what their GPUs hang on in them, as they
-    // first occur. Behind NVSwitches all GPUs of a host are alike.
+    let like = Hosts::of(topology);
+    // Where a group's ranks are: numbers of hosts, of the switches that those share, and of what their GPUs hang on in them, as
+    // they first occur. Behind NVSwitches all GPUs of a host are alike.
     let shapes: Vec<u64> = (graph.groups.iter())
         .map(|group| {
-            let (mut hosts, mut parents) = (Vec::new(), Vec::new());
+            let (mut hosts, mut switches, mut parents) = (Vec::new(), Vec::new(), Vec::new());
             let places: Vec<_> = group
                 .iter()
                 .map(|&rank| {
@@ -80,7 +107,8 @@ pub fn fold(graph: &OpGraph, topology: &Topology) -> Result<Classes, WorkloadErr
                         next.iter().find(|n| !matches!(vertex(n.0), VertexKind::NvSwitch | VertexKind::Gpu(_)));
                     let index = if switched { 0 } else { topology.gpu(gpu).map_or(0, |g| g.index) };
                     let parent = number_of(&mut parents, parent.map(|n| n.0));
-                    (number_of(&mut hosts, host), parent, index, own, facts[host.index()])
+                    let switch = number_of(&mut switches, like.switches[host.index()]);
+                    (number_of(&mut hosts, host), switch, parent, index, own, like.facts[host.index()])
                 })
                 .collect();
             hash(places)

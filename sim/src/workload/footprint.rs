@@ -94,7 +94,7 @@ pub(super) fn tasks_are_few(graph: &OpGraph) -> bool {
 }
 
 /// A group of ranks, and those of others that have a rank on one of its hosts: what runs at the same time on the same NICs.
-/// Of many the first, so that all have at most 512 ranks.
+/// Of many the first, so that all have at most 512 ranks, and all that share the group's first host.
 pub fn siblings<'g>(
     topology: &Topology,
     group: &[Rank],
@@ -103,13 +103,16 @@ pub fn siblings<'g>(
     let on = |g: &[Rank]| -> std::collections::BTreeSet<u32> { g.iter().map(|&r| topology.host_of(r).0).collect() };
     let hosts = on(group);
     let mut all = vec![group.to_vec()];
+    let first = hosts.first();
     let mut ranks = group.len();
-    for other in others.into_iter().filter(|other| !on(other).is_disjoint(&hosts)) {
-        ranks += other.len();
-        if ranks > MAX_TOGETHER {
-            break;
+    for other in others {
+        let theirs = on(other);
+        ranks += if theirs.is_disjoint(&hosts) { 0 } else { other.len() };
+        // Those share its NICs from end to end, as on all other hosts that they have in common.
+        let beside = first.is_some_and(|first| theirs.contains(first));
+        if beside || (ranks <= MAX_TOGETHER && !theirs.is_disjoint(&hosts)) {
+            all.push(other.to_vec());
         }
-        all.push(other.to_vec());
     }
     all
 }
