@@ -796,3 +796,27 @@ fn a_plan_is_a_scenario() {
         assert!(code == 2 && err.contains(says), "{says}: {err}");
     }
 }
+
+/// Goal: a slow host costs a job as much on whichever host it is, though groups of later stages are like those of the first.
+#[test]
+fn a_slow_host_counts_wherever_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let step = |slow: Option<u32>| {
+        let mut text = "schema = \"collcast/topology/1\"\nlike = \"dgx-h100\"\ncount = 4\n".to_owned();
+        for nic in slow.iter().flat_map(|_| 0..8) {
+            let host = slow.unwrap_or(0);
+            text += &format!("[[exceptions]]\nhost = \"host{host}\"\nnic = {nic}\nrate = \"25 Gb/s\"\n");
+        }
+        let path = folder.path().join("slow.toml");
+        std::fs::write(&path, text).unwrap();
+        let on = ["plan", "llama3-8b", "--on", path.to_str().unwrap(), "--gpus", "32", "--format", "json"];
+        let (_, out, err) = collcast(&[&on[..], &["--layout", "tp=8,pp=2", "--global-batch", "64"]].concat());
+        let plan: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+        plan["layouts"][0]["step_time_s"].as_f64().unwrap()
+    };
+    let healthy = step(None);
+    for host in [0, 3] {
+        let slow = step(Some(host));
+        assert!(slow > 1.15 * healthy, "{healthy} s, and {slow} s with a slow host {host}");
+    }
+}

@@ -293,14 +293,7 @@ impl Reader<'_> {
             assumptions: raw.note.iter().map(|note| note.value.clone()).collect(),
             ..ClusterSpec::default()
         };
-        if let Some(software) = &raw.software {
-            cluster.software = Software {
-                nccl: software.nccl.as_ref().map(|version| self.version(version)).transpose()?,
-                plugin: software.plugin.as_ref().map(|v| v.value.clone()),
-                env: software.env.iter().flatten().map(|(name, value)| (name.clone(), value.clone())).collect(),
-                multicast_off: software.multicast == Some(false),
-            };
-        }
+        cluster.software = self.software(raw, &mut *load)?;
         let mut from_like = None;
         if let Some(like) = &raw.like {
             self.short_form(raw, like, &mut cluster, load)?;
@@ -354,6 +347,27 @@ impl Reader<'_> {
         Ok(cluster)
     }
 
+    /// What the file says of NCCL, over what runs on the first machine that its hosts are like.
+    fn software(&self, raw: &RawFile, load: Loader<'_>) -> Result<Software, TopologiesError> {
+        let like = raw.like.as_ref().or_else(|| raw.hosts.iter().find_map(|host| host.value.like.as_ref()));
+        let mut software =
+            like.map(|like| self.base(like, load)).transpose()?.map_or_else(Software::default, |base| base.2.software);
+        if let Some(own) = &raw.software {
+            if let Some(version) = &own.nccl {
+                software.nccl = Some(self.version(version)?);
+            }
+            if let Some(plugin) = &own.plugin {
+                software.plugin = Some(plugin.value.clone());
+            }
+            for (name, value) in own.env.iter().flatten() {
+                software.env.retain(|(known, _)| known != name);
+                software.env.push((name.clone(), value.clone()));
+            }
+            software.multicast_off = own.multicast.map_or(software.multicast_off, |on| !on);
+        }
+        Ok(software)
+    }
+
     fn check_schema(&self, raw: &RawFile) -> Result<(), TopologiesError> {
         match &raw.schema {
             Some(schema) if schema.value == SCHEMA => Ok(()),
@@ -404,9 +418,6 @@ impl Reader<'_> {
         cluster.assumptions.extend(base.assumptions);
         if cluster.profile.is_none() {
             cluster.profile = base.profile;
-        }
-        if raw.software.is_none() {
-            cluster.software = base.software;
         }
         Ok(())
     }

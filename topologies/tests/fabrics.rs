@@ -479,3 +479,21 @@ fn nic_policies_and_domains() {
         assert_eq!(to_next(&env).contains("nic"), off, "{value}");
     }
 }
+
+/// Goal: what runs on the hosts of `like` runs on its copies, whichever way it is written; what the file says itself comes first.
+#[test]
+fn software_is_that_of_the_like_machine() {
+    let own = "[software]\nnccl = \"2.30.7\"\nenv = { NCCL_PROTO = \"LL\" }\n";
+    let [short, long, own] = [
+        "like = \"gcp-a3\"\ncount = 2\n".to_owned(),
+        "[[hosts]]\nlike = \"gcp-a3\"\ncount = 2\n".to_owned(),
+        format!("like = \"gcp-a3\"\ncount = 2\n{own}"),
+    ]
+    .map(|text| build(&text).software);
+    assert!(short == long && !short.env.is_empty(), "{short:?} {long:?}");
+    let value = |name: &str| {
+        own.env.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!((value("NCCL_ALGO"), value("NCCL_PROTO")), (vec!["Ring,Tree"], vec!["LL"]));
+    assert!(own.nccl.is_some() && own.plugin == short.plugin);
+}

@@ -8,6 +8,7 @@ use collcast_sim::call::Call;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::compute::Compute;
 use collcast_sim::ids::{HostId, Rank};
+use collcast_sim::network::first_unlike;
 use collcast_sim::predict::{Choice, PredictError, Predictor, Settings, Whole};
 use collcast_sim::topology::Topology;
 use collcast_sim::transfer::{self, Fleet, Load, Place, TransferError, ways};
@@ -151,6 +152,8 @@ pub struct Calls<'a> {
     settings: Settings,
     host: u64,
     domain: u64,
+    /// The first rank of a host that is unlike most, such as one with a slow NIC.
+    unlike: Option<u64>,
     known: Mutex<BTreeMap<Asked, Cost>>,
 }
 
@@ -168,7 +171,8 @@ impl<'a> Calls<'a> {
         let host = (0..topology.ranks()).take_while(|&r| topology.host_of(Rank(r)) == first).count() as u64;
         // A step starts each of its calls by itself, and never as a loop.
         let settings = Settings { cold: true, ..settings };
-        Self { predictor, sms: device.sms, settings, host, domain: domain(topology), known: Mutex::default() }
+        let unlike = first_unlike(topology).map(|rank| rank.0.into());
+        Self { predictor, sms: device.sms, settings, host, domain: domain(topology), unlike, known: Mutex::default() }
     }
 
     /// GPUs of a host.
@@ -402,7 +406,8 @@ impl<'a> Calls<'a> {
     }
 
     /// A group of a shape, of the `whole` members that it has, and those of its kind on the same hosts: the first ones, or by
-    /// [`Shape::share`] those that lie in several NVLink domains. Where the machine at hand is smaller
+    /// [`Shape::share`] those that lie in several NVLink domains. Where a host is unlike most, it is those on that host: the others
+    /// wait for them, or for what comes after them. Where the machine at hand is smaller
     /// than members are apart, they are as far apart as it allows. Where some groups lie on one host and others on
     /// several, all of them up to where that begins again: first one on most.
     fn groups(&self, shape: Shape, whole: u64) -> Vec<Vec<Rank>> {
@@ -429,16 +434,19 @@ impl<'a> Calls<'a> {
         let rank = |at: u64| Rank(u32::try_from(at).unwrap_or(u32::MAX));
         let group = |first: u64| (0..size).map(|i| rank(first + i * stride)).collect();
         let from = |start: u64| firsts(start).map(group).collect::<Vec<Vec<Rank>>>();
-        let mut groups = from(0);
         let one = whole.max(size) * stride;
-        if !shape.share.is_multiple_of(one) {
-            // Members in a row, of one group, from the start of a host on.
-            let fits = |start: &u64| (start % one).is_multiple_of(stride) && start % one + span <= one;
-            let starts = (0..=ranks.saturating_sub(blocks * span)).step_by(self.host as usize).filter(fits);
+        // Members in a row, of one group, from the start of a host on.
+        let fits = |start: &u64| (start % one).is_multiple_of(stride) && start % one + span <= one;
+        let mut starts = (0..=ranks.saturating_sub(blocks * span)).step_by(self.host as usize).filter(fits);
+        let start = match self.unlike {
             // Those of two domains, as evenly as can be; of several the first.
-            let apart = starts.min_by_key(|&start| Reverse(self.least_outside(&group(start))));
-            groups = apart.map_or(groups, from);
-        }
+            _ if !shape.share.is_multiple_of(one) => {
+                starts.min_by_key(|&start| Reverse(self.least_outside(&group(start))))
+            }
+            Some(unlike) => starts.find(|start| (*start..start + blocks * span).contains(&unlike)),
+            None => None,
+        };
+        let mut groups = from(start.unwrap_or(0));
         if uneven {
             let topology = self.predictor.topology();
             let crosses = |pair: &&[Rank]| topology.node_of(pair[0]) != topology.node_of(pair[1]);

@@ -25,5 +25,6 @@ pub use place::{HOPPER, out_of_clusters};
 pub use point::Across;
 pub(crate) use route::is_arm;
 pub use route::{Hop, Leg, Route, Router};
+pub use row::first_unlike;
 pub(crate) use row::{Row, row};
 pub use switches::{check_multicast, check_sharp};

@@ -44,6 +44,12 @@ pub(crate) fn row(topology: &Topology, ranks: u32) -> Option<Row> {
     Some(Row { each, hosts: u32::try_from(firsts.len()).ok()?, unlike, below: u32::try_from(below).ok()? })
 }
 
+/// The first rank of the first host that is not built as most are, or reaches the network by other links.
+pub fn first_unlike(topology: &Topology) -> Option<Rank> {
+    let row = row(topology, topology.ranks())?;
+    row.unlike.map(|(host, _)| Rank(host * row.each))
+}
+
 /// The level of a switch of the network.
 fn level(topology: &Topology, vertex: VertexId) -> Option<u32> {
     match topology.vertex(vertex).kind {
