@@ -223,6 +223,8 @@ def serve(
     price: _Values | None = None,
     gpu: _Values | None = None,
     profile: _Pairs | None = None,
+    nccl: _Values | None = None,
+    env: _Pairs | None = None,
     prefill: _Values | None = None,
     decode: _Values | None = None,
     aggregated: _Values | None = None,
