@@ -293,8 +293,11 @@ impl Reader<'_> {
         }
         if text == "Using devices" {
             self.next_run()?;
-            // A run that ended before its table has listed its devices.
-            self.ended_early(number);
+            // A run that ended before its table has listed its devices. The same test, if it does not say why, was started anew.
+            if self.run.failed || self.run.listed != self.run.collective {
+                self.ended_early(number);
+            }
+            self.run.listed = self.run.collective;
             self.run.failed = false;
             self.run.ranks.clear();
             self.run.gpus_used.clear();

@@ -33,6 +33,8 @@ pub(super) struct LogRun {
     pub(super) ranks: BTreeMap<u32, (String, u64, u32)>,
     /// Host of each GPU, and its place on the PCIe bus.
     pub(super) gpus_used: BTreeSet<(String, String)>,
+    /// What was run when it listed its devices.
+    pub(super) listed: Option<Collective>,
     /// Communicators: several at once where `NCCL_TESTS_SPLIT` made them.
     pub(super) groups: BTreeSet<u32>,
     /// Two ranks have the same GPU of the same host.
