@@ -114,14 +114,14 @@ fn spares_and_stragglers_cost_what_they_must() {
 /// Goal: stragglers of a file come with the units that they were counted among: 4 in 1,000 GPUs and 100 hours are one an hour of
 /// 25,000 GPUs. What makes no sense is named with its place. Files without them, all built-in ones, have none.
 #[test]
-fn stragglers_are_read_and_scaled() {
-    let bloom = text("bloom").unwrap();
+fn stragglers_are_read_and_scaled() -> Result<(), Box<dyn std::error::Error>> {
+    let bloom = text("bloom").ok_or("no rates of BLOOM")?;
     let file = |slow: &str| format!("{bloom}\n[stragglers]\n{slow}");
     let good = "per = \"gpu\"\ncount = 4\nunits = 1000\nhours = 100\nslowdown = 1.25\nhours_until_found = 2\n";
     let of = |slow: &str| Rates::read(&file(slow), "f.toml").map(|rates| rates.stragglers(&Fleet::of_eight(25_000)));
-    assert_eq!(of(good).unwrap(), Some(Stragglers { between: 3600.0, slowdown: 1.25, lasts: 7200.0 }));
-    assert_eq!(of(&good.replace("count = 4", "count = 0")).unwrap(), None);
-    assert!(names().all(|name| Rates::load(name).unwrap().stragglers.is_none()));
+    assert_eq!(of(good)?, Some(Stragglers { between: 3600.0, slowdown: 1.25, lasts: 7200.0 }));
+    assert_eq!(of(&good.replace("count = 4", "count = 0"))?, None);
+    assert!(names().all(|name| Rates::load(name).is_ok_and(|rates| rates.stragglers.is_none())));
     for (from, to, message) in [
         ("slowdown = 1.25", "slowdown = 0.8", "expected 1 or more"),
         ("units = 1000", "units = 0", "units is 0"),
@@ -129,13 +129,14 @@ fn stragglers_are_read_and_scaled() {
         ("hours_until_found = 2", "hours_until_found = nan", "hours_until_found is NaN"),
         ("slowdown = 1.25\n", "", "slowdown"),
     ] {
-        let error = of(&good.replace(from, to)).unwrap_err().render();
+        let error = of(&good.replace(from, to)).err().ok_or(message)?.render();
         assert!(error.contains(message) && error.contains("f.toml:"), "{error}");
     }
     // More of them than are simulated: the run ends all the same.
     let stragglers = Some(Stragglers { between: 1e-12, slowdown: 1.0, lasts: 0.0 });
     let many = WholeRun { stragglers, ..run(job(10_000.0, 10.0, 300.0), 400.0, 1e6) };
     assert!(matches!(simulate(&many, 10, 1), Err(GoodputError::TooLong { .. })));
+    Ok(())
 }
 
 /// Goal: bad input is refused with the way out, and ends.
