@@ -733,6 +733,29 @@ impl Topology {
         (vertex_id(from), vertex_id(to))
     }
 
+    /// The link whose rate bounds what goes over a link: of the PCIe links of ports of one card, which has one slot, that
+    /// of its first port; of any other the link itself.
+    pub fn carrier(&self, id: LinkId) -> LinkId {
+        if self.link(id).kind != LinkKind::Pcie {
+            return id;
+        }
+        let (from, to) = self.ends(id);
+        let port = if self.nic(from).is_some() { from } else { to };
+        let first = self.nic(port).and_then(|nic| nic.card).zip(self.vertex(port).host).and_then(|(card, host)| {
+            self.hosts[host.index()]
+                .nics
+                .iter()
+                .copied()
+                .find(|&v| self.nic(v).is_some_and(|nic| nic.card == Some(card)))
+        });
+        let between = match first {
+            Some(first) if port == from => self.link_between(first, to),
+            Some(first) => self.link_between(from, first),
+            None => None,
+        };
+        between.unwrap_or(id)
+    }
+
     /// A link direction for people: `host0/gpu3 -> host0/nvswitch`.
     pub fn link_name(&self, id: LinkId) -> String {
         let (from, to) = self.ends(id);

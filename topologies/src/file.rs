@@ -293,7 +293,15 @@ impl Reader<'_> {
             assumptions: raw.note.iter().map(|note| note.value.clone()).collect(),
             ..ClusterSpec::default()
         };
-        cluster.software = self.software(raw, &mut *load)?;
+        let like = raw.like.as_ref().or_else(|| raw.hosts.iter().find_map(|host| host.value.like.as_ref()));
+        let base = like.map(|like| self.base(like, &mut *load)).transpose()?.map(|base| base.2).unwrap_or_default();
+        if !base.exceptions.is_empty() {
+            cluster.assumptions.push(format!(
+                "exceptions: those of the file `{}` are of its own hosts and switches, and are left out",
+                quote(&base.file)
+            ));
+        }
+        cluster.software = self.software(raw, base.software)?;
         let mut from_like = None;
         if let Some(like) = &raw.like {
             self.short_form(raw, like, &mut cluster, load)?;
@@ -348,10 +356,7 @@ impl Reader<'_> {
     }
 
     /// What the file says of NCCL, over what runs on the first machine that its hosts are like.
-    fn software(&self, raw: &RawFile, load: Loader<'_>) -> Result<Software, TopologiesError> {
-        let like = raw.like.as_ref().or_else(|| raw.hosts.iter().find_map(|host| host.value.like.as_ref()));
-        let mut software =
-            like.map(|like| self.base(like, load)).transpose()?.map_or_else(Software::default, |base| base.2.software);
+    fn software(&self, raw: &RawFile, mut software: Software) -> Result<Software, TopologiesError> {
         if let Some(own) = &raw.software {
             if let Some(version) = &own.nccl {
                 software.nccl = Some(self.version(version)?);

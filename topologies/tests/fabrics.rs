@@ -497,3 +497,17 @@ fn software_is_that_of_the_like_machine() {
     assert_eq!((value("NCCL_ALGO"), value("NCCL_PROTO")), (vec!["Ring,Tree"], vec!["LL"]));
     assert!(own.nccl.is_some() && own.plugin == short.plugin);
 }
+
+/// Goal: exceptions of the file that `like` names are its own hosts', and it is said that others do not have them.
+#[test]
+fn exceptions_of_the_like_machine_are_left_out_and_named() {
+    let mine = "schema = \"collcast/topology/1\"\nlike = \"dgx-h100\"\ncount = 2\n[[exceptions]]\nhost = \"host1\"\nnic = 0\n\
+                state = \"down\"\n";
+    for text in ["like = \"mine.toml\"\ncount = 2\n", "[[hosts]]\ncount = 2\nlike = \"mine.toml\"\n"] {
+        let mut load = |_: &str| Ok(mine.as_bytes().to_vec());
+        let spec = file::read(&format!("schema = \"collcast/topology/1\"\n{text}"), "test.toml", &mut load).unwrap();
+        assert!(spec.exceptions.is_empty(), "{:?}", spec.exceptions);
+        let said = |note: &String| note.starts_with("exceptions: those of the file `mine.toml`");
+        assert!(spec.assumptions.iter().any(said), "{:?}", spec.assumptions);
+    }
+}

@@ -5,7 +5,7 @@
 use collcast_sim::bounds::bandwidth;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::measurement::PeerAccess;
-use collcast_sim::nccl::{Interface, Transport};
+use collcast_sim::nccl::{Interface, Transport, Version};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
@@ -134,6 +134,30 @@ fn exchanges_are_bound_by_what_leaves_racks_and_units() {
         let call = Call::of_size(Collective::AllToAll, topology.ranks(), Bytes(size), DataType::Float32);
         let bound = bandwidth(&topology, &call, false);
         assert!((bound.time.as_us() / (seconds * 1e6) - 1.0).abs() < 0.01, "{bound:?} for {seconds}");
+    }
+}
+
+/// Goal: two ports of a card carry no more than its PCIe slot, as one port of their summed rate; two cards have a slot each.
+/// Method: 2 hosts whose card is behind 16 lanes of the fourth generation, 24 GB/s. NCCL makes one device of both ports, or two.
+#[test]
+fn ports_of_a_card_share_its_slot() {
+    let exchange = |nics: &str, version| {
+        let text = format!(
+            "schema = \"collcast/topology/1\"\n[[hosts]]\ncount = 2\ngpus = {{ count = 4, kind = \"A100-SXM4-80GB\" }}\n\
+             pcie = {{ generation = 4, lanes = 16, sockets = 1, switches_per_socket = 1, cpu = \"AuthenticAMD\" }}\n\
+             [hosts.nics]\nkind = \"infiniband\"\ngpudirect = true\n{nics}\n[fabric]\nkind = \"single-switch\"\n"
+        );
+        let mut none = |_: &str| Err(std::io::Error::other("no file is named"));
+        let topology = collcast_topologies::file::read(&text, "t.toml", &mut none).unwrap().build().unwrap();
+        let settings = Settings { version: Some(version), ..Settings::default() };
+        time(&topology, &settings, Collective::AllToAll, Algorithm::Direct, 1 << 30)
+    };
+    for version in [Version::new(2, 19, 3), Version::new(2, 28, 9)] {
+        let of = |nics| exchange(nics, version);
+        let one = of("count = 1\nrate = \"400 Gb/s\"\ngpu = [0]");
+        let ports = of("count = 2\nports = 2\nrate = \"200 Gb/s\"\ngpu = [0, 0]");
+        let cards = of("count = 2\nrate = \"200 Gb/s\"\ngpu = [0, 0]");
+        assert!((ports / one - 1.0).abs() < 0.05 && cards < 0.6 * one, "{version}: {one} {ports} {cards}");
     }
 }
 

@@ -181,6 +181,7 @@ impl<'m> Layer<'m> {
                     (self.resource(ResourceName::Direct(nic, reads), || rate.get()), self.weight(share, 1.0))
                 }
                 Hop::Link(id) => {
+                    let id = self.topology.carrier(id);
                     let link = self.topology.link(id);
                     let weight = self.weight(share, efficiency(link.kind));
                     (self.resource(ResourceName::Link(id), || link.rate.get()), weight)

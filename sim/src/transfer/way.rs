@@ -216,13 +216,14 @@ impl<'m> Fleet<'m> {
     /// What a leg takes, with an efficiency by kind of link.
     fn uses(&self, leg: &Leg, efficiency: impl Fn(LinkKind) -> f64) -> Vec<(Used, Bandwidth, u64)> {
         let used = |&(hop, share): &(Hop, u64)| {
-            let (rate, of_rate) = match hop {
+            let (hop, rate, of_rate) = match hop {
                 Hop::Link(id) => {
+                    let id = self.topology.carrier(id);
                     let link = self.topology.link(id);
-                    (link.rate, efficiency(link.kind))
+                    (Hop::Link(id), link.rate, efficiency(link.kind))
                 }
-                Hop::Memory(cpu) => (self.host_memory(cpu), 1.0),
-                Hop::Direct(.., rate) => (rate, 1.0),
+                Hop::Memory(cpu) => (hop, self.host_memory(cpu), 1.0),
+                Hop::Direct(.., rate) => (hop, rate, 1.0),
             };
             (Used::Hop(hop), rate, (share as f64 / of_rate).ceil() as u64)
         };

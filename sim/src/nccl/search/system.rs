@@ -220,13 +220,18 @@ impl System {
         let several = topology.hosts().len() > 1;
         let capability = self.gpus.iter().map(|g| g.capability).min().unwrap_or(0);
         let sockets = self.transport.interface != Interface::Data;
+        let mut cards: FxHashMap<u32, usize> = FxHashMap::default();
         for device in nic_devices(topology, host, &self.transport) {
             let up = |v: VertexId| !several || topology.links_from(v).any(|(_, _, l)| l.kind.is_network());
             let nics = || device.iter().copied().filter(|&v| up(v)).filter_map(|v| topology.nic(v));
             let Some(first) = nics().next() else { continue };
-            let node = self.node(NodeKind::Nic);
-            // The ports of a card share its PCIe link; EFA NICs have one each.
-            let links = if first.card.is_some() { 1 } else { device.len() };
+            let known = first.card.and_then(|card| cards.get(&card).copied());
+            let node = known.unwrap_or_else(|| self.node(NodeKind::Nic));
+            // The ports of a card share its PCIe link, also as devices of their own; EFA NICs have one each.
+            let links = match first.card {
+                Some(card) => usize::from(cards.insert(card, node).is_none()),
+                None => device.len(),
+            };
             for &vertex in device.iter().filter(|&&v| up(v)).take(links) {
                 node_of.insert(vertex, node);
             }
