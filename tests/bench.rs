@@ -339,3 +339,80 @@ fn odd_sets_are_refused() {
         assert!(code == 2 && out.is_empty() && err.contains(says) && err.contains("hint:"), "{args:?}: {code} {err}");
     }
 }
+
+/// Goal: what no run would heed is refused, and nothing is timed under the name of what NCCL does not do; a job that a launcher
+/// described badly is bad input (2), and no host that is unfit (1).
+#[test]
+fn what_no_run_would_heed_is_refused() {
+    let ranks = ["--ranks", "2", "-s", "1K"];
+    let refused = |args: &[&str], env: &[(&str, &str)], what: &str| {
+        let (code, _, err) = collcast(&[&["bench"], args, &ranks].concat(), env);
+        assert!(code == 2 && err.contains(what) && err.contains("hint:"), "{args:?} {env:?}: {code} {err}");
+    };
+    let nccl = |args: &[&str], what| refused(&[&["--backend", "nccl"], args].concat(), &[], what);
+    nccl(&["-c", "all_reduce", "--algorithm", "direct", "--protocol", "ll"], "direct does not do all_reduce");
+    nccl(&["-c", "all_reduce", "--algorithm", "coll_tree", "--protocol", "ll"], "NCCL has no coll_tree");
+    nccl(&["-c", "all_gather", "--algorithm", "pat", "--protocol", "ll"], "pat has no ll kernel");
+    nccl(&["-c", "all_to_all", "--protocol", "ll"], "NCCL takes no protocol for all_to_all");
+    nccl(&["--env", "NCCL_NVLS_ENABLE=0", "--nvls"], "beside --nvls");
+    refused(&["--launch", "graph"], &[], "--launch has no meaning here");
+    refused(&["--iterations", "9"], &[], "--iterations has no meaning here");
+    let job = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")];
+    refused(&["--expect", "dgx-h100"], &job, "RANK but not LOCAL_RANK");
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    let copies = ["bench", "--backend", "transfer", "--drives-only", "--folder", place, "-s"];
+    let (code, out, err) = collcast(&[&copies[..], &["1K"]].concat(), &[]);
+    assert!(code == 2 && out.is_empty() && err.contains("from 4096 to"), "{out}{err}");
+    let (code, out, err) = collcast(&[&copies[..], &["5000", "--batches", "3", "--format", "csv"]].concat(), &[]);
+    assert!(code == 0 && out.contains(",8192,") && !out.contains(",5000,"), "whole pages are read: {out}{err}");
+}
+
+/// Goal: a run that is told to end (SIGTERM) leaves no file behind; processes that it started end with it, also where it was
+/// killed.
+/// Method: copies of a drive, in a folder that is looked at; a process of NCCL's that waits for another which never comes.
+#[test]
+fn what_a_run_has_made_ends_with_it() {
+    let patience = std::time::Duration::from_secs(60);
+    let until = |what: &str, holds: &dyn Fn() -> bool| {
+        let begin = std::time::Instant::now();
+        while !holds() {
+            assert!(begin.elapsed() < patience, "{what}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    let signal = |name: &str, id: u32| {
+        let told = Command::new("kill").args([name, &id.to_string()]).status().unwrap();
+        assert!(told.success(), "{name} {id}");
+    };
+    let quiet = |args: &[&str]| {
+        let mut command = common::program();
+        command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    let files = || std::fs::read_dir(folder.path()).unwrap().count();
+    let sizes = (1..=500).map(|pages| format!("{}K", 4 * pages)).collect::<Vec<_>>().join(",");
+    let copies = ["bench", "--backend", "transfer", "--drives-only", "--folder", place, "--batches", "3", "-s"];
+    let copies = [&copies[..], &[sizes.as_str()]].concat();
+    let mut run = quiet(&copies).spawn().unwrap();
+    until("a file is made", &|| files() == 1);
+    signal("-TERM", run.id());
+    run.wait().unwrap();
+    assert_eq!(files(), 0);
+
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let job = [("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")];
+    let args = ["bench", "--backend", "nccl", "-s", "1K", "--algorithm", "ring", "--protocol", "ll"];
+    let mut run = quiet(&args).envs(job).env("COLLCAST_PORT", port).spawn().unwrap();
+    let known = format!("/proc/{0}/task/{0}/children", run.id());
+    let children = || std::fs::read_to_string(&known).unwrap_or_default();
+    until("a process is started", &|| !children().trim().is_empty());
+    let child = children().trim().to_owned();
+    signal("-KILL", run.id());
+    run.wait().unwrap();
+    // One that nobody has asked how it ended is dead all the same.
+    let lives = || std::fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    until("its process has ended", &|| !lives());
+}

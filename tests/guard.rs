@@ -131,7 +131,7 @@ fn the_program_says_one_line() {
         text.lines().filter(|l| !l.starts_with('#')).filter_map(|l| Some(l.rsplit_once(' ')?.0)).collect();
     let distinct: std::collections::BTreeSet<&&str> = series.iter().collect();
     assert!(series.len() > 9 && distinct.len() == series.len() && !err.contains("this-host.csv"), "{err} {text}");
-    let (code, _, err) = collcast(&[&run[..], &["--expect", "h200x4"]].concat());
+    let (code, _, err) = collcast(&[&run[..], &["--backend", "host", "--expect", "h200x4"]].concat());
     assert!(code == 2 && err.contains("CPU threads") && err.contains("hint:"), "{err}");
     let (code, _, err) = collcast(&[&run[..], &["--prometheus", &metrics]].concat());
     assert!(code == 2 && err.contains("nothing says what is expected") && err.contains("--expect"), "{err}");

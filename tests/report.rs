@@ -82,10 +82,7 @@ const COMMANDS: [(&str, &[&str]); 9] = [
         &["Layouts: speed against memory", "Where a step goes", "Memory of a GPU", "What the step time hangs on"],
     ),
     ("plan llama3-8b --on dgx-h100 --on dgx-b200 --gpus 8,16", &["Machines and counts beside each other"]),
-    (
-        "bench --backend host --ranks 2 -s 1K,8K --batches 3 --iterations 2 --warmup 0",
-        &["Bus bandwidth of all_reduce over size"],
-    ),
+    ("bench --backend host --ranks 2 -s 1K,8K --batches 3", &["Bus bandwidth of all_reduce over size"]),
 ];
 
 /// Goal: the map of a step says of a link what its table says, though calls beside computation take longer than alone.

@@ -59,7 +59,7 @@ const COMMANDS: [&str; 12] = [
     "validate tests/data/doctor/p2p_disable_1_4.csv",
     "compare examples/compare/before.log examples/compare/after.log",
     "tune h200x2 --measurements tests/data/h200x4/nccl.csv --launch graph",
-    "bench --backend host --ranks 2 -s 1K,8K --batches 3 --iterations 2 --warmup 0",
+    "bench --backend host --ranks 2 -s 1K,8K --batches 3",
     "transfer --from gpu:0 --to gpu:9 -s 1G",
     "trace tests/data/trace/ddp_0.json.gz tests/data/trace/ddp_1.json.gz",
     "topo list",

@@ -16,6 +16,8 @@ const MESSAGE_MAX: u32 = 64 << 20;
 /// What a connection starts with; then 4 bytes of rank, 4 of size and 8 of job, little end first.
 const HELLO: &[u8; 12] = b"collcast/2\r\n";
 const HELLO_BYTES: usize = HELLO.len() + 16;
+/// Most ranks that an error names.
+const NAMED: usize = 8;
 /// Connections that are taken before time is looked at.
 const AT_ONCE: usize = 128;
 /// How long a connection may take to say all that.
@@ -76,12 +78,12 @@ impl World {
             return Ok(None);
         };
         let number = |name: &str| -> Result<u32, ExecError> {
-            let text = get(name).ok_or_else(|| bad(format!("{launcher} set {rank} but not {name}")))?;
-            text.trim().parse().map_err(|_| bad(format!("{name}=`{text}` is not a number")))
+            let text = get(name).ok_or_else(|| misset(format!("{launcher} set {rank} but not {name}")))?;
+            text.trim().parse().map_err(|_| misset(format!("{name}=`{text}` is not a number")))
         };
         let world = (number(rank)?, number(size)?, number(local)?);
         if world.0 >= world.1 {
-            return Err(bad(format!("{rank}={} is not below {size}={}", world.0, world.1)));
+            return Err(misset(format!("{rank}={} is not below {size}={}", world.0, world.1)));
         }
         let nodes = get("SLURM_STEP_NODELIST");
         let first = || nodes.as_deref().and_then(|list| hostlist::expand(list).ok()?.into_iter().next());
@@ -90,7 +92,9 @@ impl World {
         let address = match get("MASTER_ADDR").or_else(|| (launcher == "srun").then(first)?) {
             Some(address) => address,
             None if world.1 == 1 || one_host => "127.0.0.1".to_owned(),
-            None => return Err(bad(format!("{launcher} does not say where rank 0 is; set MASTER_ADDR to its host"))),
+            None => {
+                return Err(misset(format!("{launcher} does not say where rank 0 is; set MASTER_ADDR to its host")));
+            }
         };
         let port = match (get("COLLCAST_PORT"), get("MASTER_PORT")) {
             (Some(text), _) => parse_port("COLLCAST_PORT", &text)?,
@@ -109,7 +113,16 @@ fn job(names: impl Iterator<Item = String>) -> u64 {
 }
 
 fn parse_port(name: &str, text: &str) -> Result<u16, ExecError> {
-    text.trim().parse().ok().filter(|&p| p > 0).ok_or_else(|| bad(format!("{name}=`{text}` is not a port")))
+    text.trim().parse().ok().filter(|&p| p > 0).ok_or_else(|| misset(format!("{name}=`{text}` is not a port")))
+}
+
+/// Variables that say of no job which ranks it has.
+fn misset(what: String) -> ExecError {
+    ExecError::Refused {
+        what,
+        hint: "set what is missing, or start the command under torchrun, mpirun or srun; for this host alone unset RANK and \
+               WORLD_SIZE",
+    }
 }
 
 fn bad(message: String) -> ExecError {
@@ -350,9 +363,11 @@ fn accept(world: &World, deadline: Instant) -> Result<Vec<TcpStream>, ExecError>
     let mut peers: Vec<Option<TcpStream>> = (1..world.size).map(|_| None).collect();
     while peers.iter().any(Option::is_none) {
         if Instant::now() >= deadline {
-            let missing: Vec<String> =
-                (1..world.size).filter(|&r| peers[r as usize - 1].is_none()).map(|r| r.to_string()).collect();
-            return Err(bad(format!("rank {} of {} did not come in time", missing.join(", "), world.size)));
+            let missing: Vec<u32> = (1..world.size).filter(|&r| peers[r as usize - 1].is_none()).collect();
+            let named: Vec<String> = missing.iter().take(NAMED).map(u32::to_string).collect();
+            let more = missing.len() - named.len();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            return Err(bad(format!("rank {}{more} of {} did not come in time", named.join(", "), world.size)));
         }
         let came = listeners.iter().flat_map(|listener| std::iter::from_fn(|| listener.accept().ok()).take(AT_ONCE));
         callers.extend(came.filter_map(|(stream, from)| Caller::new(stream, from).ok()));

@@ -13,9 +13,10 @@ use collcast_hwbackend::exec::{CallToRun, Effort, Executor};
 use collcast_hwbackend::host::Host;
 use collcast_hwbackend::nccl::p2p::NcclP2p;
 use collcast_hwbackend::verbs::Verbs;
-use collcast_sim::collective::Launch;
+use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
 use collcast_sim::nccl::NcclSettings;
-use collcast_sim::predict::{Choice, Predictor, Settings};
+use collcast_sim::predict::{Choice, PredictError, Predictor, Settings};
+use collcast_sim::schedule::{ScheduleError, check_supported, valid_protocols};
 use collcast_sim::topology::Topology;
 
 use crate::error::Error;
@@ -29,7 +30,7 @@ use sets::Visible;
 pub use sets::{Set, Sets};
 pub(crate) use sidecar::{date, sidecar};
 pub use transfer::{Copied, TransferOutcome, TransferRequest, transfer};
-pub use worker::{COMMAND, Children, of_rank, work};
+pub use worker::{COMMAND, Children, PARENT, not_too_many, of_rank, work, works_for_parent};
 
 /// Runs calls. The launch mode is that of the site; `auto` and channels are planned as forecasts of it are.
 ///
@@ -134,10 +135,13 @@ fn ranks_of(gpus: u32, topology: &Topology, named: bool) -> Result<u32, Error> {
 /// What NCCL's processes are given beyond the settings of a call: variables, and NVLS on or off.
 ///
 /// # Errors
-/// A variable that lets NCCL use NVLS where it may not.
+/// A variable that lets NCCL use NVLS where it may not, or keeps it from what it was asked to use.
 pub fn environment(mut pairs: Vec<(String, String)>, nvls: bool) -> Result<Vec<(String, String)>, Error> {
     if !nvls && pairs.iter().any(|(name, value)| name == "NCCL_NVLS_ENABLE" && value != "0") {
         return Err(Error::usage("--env NCCL_NVLS_ENABLE without --nvls", "add --nvls to let NCCL use multicast"));
+    }
+    if nvls && pairs.iter().any(|(name, value)| name == "NCCL_NVLS_ENABLE" && value == "0") {
+        return Err(Error::usage("--env NCCL_NVLS_ENABLE=0 beside --nvls", "leave one of them out"));
     }
     pairs.retain(|(name, _)| name != "NCCL_NVLS_ENABLE");
     pairs.push(("NCCL_NVLS_ENABLE".to_owned(), u8::from(nvls).to_string()));
@@ -151,6 +155,7 @@ fn plan(site: &Site, predictor: &Predictor<'_>, request: &Request) -> Result<Vec
         let query = query.clone();
         if by_nccl && query.algorithm != Choice::Best && query.protocol != Choice::Best {
             let (algorithm, protocol) = (forced(query.algorithm), forced(query.protocol));
+            by_nccl_itself(query.call.collective, algorithm, protocol)?;
             return Ok(Planned { algorithm, protocol, ..Planned::new(query) });
         }
         site.check_graphs(query.call.ranks)?;
@@ -164,6 +169,30 @@ fn plan(site: &Site, predictor: &Predictor<'_>, request: &Request) -> Result<Vec
         })
     };
     request.queries.iter().take_while(|_| !request.watch.stopped()).map(one).collect()
+}
+
+/// Refuses what NCCL would leave aside, and time a choice of its own under the name of what was asked for.
+fn by_nccl_itself(
+    collective: Collective,
+    algorithm: Option<Algorithm>,
+    protocol: Option<Protocol>,
+) -> Result<(), Error> {
+    if let Some(algorithm) = algorithm {
+        check_supported(collective, algorithm).map_err(PredictError::from)?;
+        if let Some(protocol) = protocol.filter(|protocol| !valid_protocols(algorithm).contains(protocol)) {
+            return Err(PredictError::from(ScheduleError::NoKernel { algorithm, protocol }).into());
+        }
+        if algorithm == Algorithm::CollTree {
+            return Err(Error::usage("NCCL has no coll_tree", "use --backend cuda or host, which run our schedules"));
+        }
+    }
+    if let Some(protocol) = protocol.filter(|_| collective.point_to_point()) {
+        return Err(Error::usage(
+            format!("NCCL takes no protocol for {collective}: it sends {protocol} or another by size"),
+            "leave --protocol out; --env NCCL_P2P_LL_THRESHOLD=BYTES says up to which size it sends LL",
+        ));
+    }
+    Ok(())
 }
 
 /// The calls once for each set of GPUs, where there are sets.

@@ -181,6 +181,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
             Error::Exec { code, message, hint } => Self { code, message, hint },
+            Error::Usage { message, hint } => Self { code: 2, message, hint },
             other => Self { code: other.code(), message: other.to_string(), hint: None },
         }
     }

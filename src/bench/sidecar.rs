@@ -16,7 +16,7 @@ impl Outcome {
     ) -> String {
         let title = format!("collcast bench, backend {}, every result checked", self.backend.name());
         let mut table = sidecar(&title, source, topology, &self.facts, self.launch);
-        if self.backend == Backend::Nccl {
+        if matches!(self.backend, Backend::Nccl | Backend::NcclP2p) {
             let env = inherited.into_iter().chain(self.environment.clone());
             let env = env.map(|(name, value)| (name, toml::Value::String(value))).collect();
             table.insert("env".to_owned(), toml::Value::Table(env));

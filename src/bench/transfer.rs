@@ -84,7 +84,7 @@ pub fn transfer(request: &TransferRequest) -> Result<TransferOutcome, Error> {
         rows: Vec::new(),
         skipped: Vec::new(),
     };
-    let largest = request.sizes.iter().copied().max().unwrap_or(0).min(MOST_FILE);
+    let largest = request.sizes.iter().copied().filter(|&bytes| bytes <= MOST_FILE).max().unwrap_or(0);
     let folder = || request.folder.display().to_string();
     let made = PatternFile::new(&request.folder, largest).map_err(|error| {
         Error::usage(format!("no file can be made in {}: {error}", folder()), "name another --folder")
@@ -96,12 +96,20 @@ pub fn transfer(request: &TransferRequest) -> Result<TransferOutcome, Error> {
             gpu(copies, bytes, &request.effort, &mut outcome)?;
         }
         if (ALIGN..=MOST_FILE).contains(&bytes) {
+            // Reads and writes are of whole pages.
+            let bytes = bytes.next_multiple_of(ALIGN);
             files(&made, bytes, &request.effort, &mut outcome);
             if let Some(copies) = &copies {
                 file_to_gpu(copies, &made, bytes, &request.effort, &mut outcome)?;
             }
+        } else {
+            outcome.skip(format!("a file of {bytes} bytes: files are from {ALIGN} to {MOST_FILE} bytes"));
         }
         parts.done()?;
+    }
+    if outcome.rows.is_empty() {
+        let why = outcome.skipped.join("; ");
+        return Err(Error::usage(format!("nothing was measured: {why}"), "name other sizes, such as -s 4K:1G:16"));
     }
     Ok(outcome)
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::unix::process::parent_id;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -21,6 +22,40 @@ use crate::watch::Watch;
 /// The argument with which [`super::bench`] starts a program that is to call [`work`].
 pub const COMMAND: &str = "bench-worker";
 
+/// The variable by which a process that this program starts knows who it works for.
+pub const PARENT: &str = "COLLCAST_PARENT";
+
+/// Most processes that are started on one host: each has the machine's model and its FIFOs in memory.
+const MOST: u32 = 256;
+
+/// Refuses more processes than one host is given.
+///
+/// # Errors
+/// More than 256.
+pub fn not_too_many(processes: u32) -> Result<(), Error> {
+    if processes <= MOST {
+        return Ok(());
+    }
+    Err(Error::usage(
+        format!("{processes} processes are more than are started on one host ({MOST})"),
+        "take fewer --nodes, --gpus or --ranks, or start the command under torchrun, mpirun or srun",
+    ))
+}
+
+/// Whether this process was started by this program. It ends then when that one does, however that ends, and before this call
+/// too: who waits for a peer would keep its GPU.
+pub fn works_for_parent() -> bool {
+    const TICK: Duration = Duration::from_millis(500);
+    let Ok(told) = std::env::var(PARENT) else { return false };
+    std::thread::spawn(move || {
+        while told == parent_id().to_string() {
+            std::thread::sleep(TICK);
+        }
+        std::process::exit(1);
+    });
+    true
+}
+
 /// How long answers of a process that has ended may still be on their way.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -30,6 +65,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// # Errors
 /// No job, or nobody to answer to.
 pub fn work(input: &mut dyn Read, output: &mut dyn Write) -> Result<bool, Error> {
+    works_for_parent();
     let mut text = String::new();
     let read = input.read_to_string(&mut text);
     read.map_err(|source| Error::File { what: "read", path: "stdin".into(), source })?;
@@ -61,6 +97,10 @@ pub(super) fn measure(request: &Request, visible: Option<&Visible>, outcome: &mu
         let settings: Vec<(String, String)> = settings.collect();
         let job_of_ours = launch == Launch::Processes && world.is_none();
         let count = if job_of_ours { calls.first().map_or(1, |call| call.ranks) } else { 1 };
+        if let Err(error) = not_too_many(count) {
+            outcome.failure = Some(error.into());
+            break;
+        }
         let (program, longest) = (request.worker.as_deref(), longest(&request.effort));
         let processes = Processes { program, settings: &settings, count, first, job_of_ours, longest };
         let mut waiting = indices.iter();
@@ -190,7 +230,12 @@ impl Processes<'_> {
     fn command(&self, program: &Path, rank: u32, port: u16, name: &str) -> Command {
         let mut command = Command::new(program);
         let settings = self.settings.iter().map(|(name, value)| (name, of_rank(value, self.first + rank)));
-        command.arg(COMMAND).envs(settings).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .arg(COMMAND)
+            .envs(settings)
+            .env(PARENT, std::process::id().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         if self.job_of_ours {
             command.envs([("RANK", rank.to_string()), ("LOCAL_RANK", rank.to_string())]);
             command.envs([("WORLD_SIZE", self.count.to_string()), ("COLLCAST_PORT", port.to_string())]);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use collcast::bench::{
-    self, Backend, Children, Outcome, Request, Set, TransferRequest, crowded, environment, of_rank, plays_hosts,
-    ranks_here,
+    self, Backend, Children, Outcome, PARENT, Request, Set, TransferRequest, crowded, environment, of_rank,
+    plays_hosts, ranks_here, works_for_parent,
 };
 use collcast::files::{is_regular, read_text};
 use collcast::{Error, Query, Site, SiteSpec};
@@ -79,9 +79,9 @@ pub(crate) struct Args {
     machine: MachineArgs,
     #[command(flatten)]
     call: CallArgs,
-    /// Who runs the calls
-    #[arg(long, value_enum, default_value = "host", help_heading = "Measurement")]
-    backend: Runner,
+    /// Who runs the calls [default: host, with --expect nccl]
+    #[arg(long = "backend", value_enum, value_name = "BACKEND", help_heading = "Measurement")]
+    asked: Option<Runner>,
     /// Operations back to back in a batch; fewer for long operations
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Measurement")]
     iterations: u32,
@@ -151,6 +151,11 @@ impl VerbsArgs {
 }
 
 impl Args {
+    fn backend(&self) -> Runner {
+        let expected = self.guard.machine().is_some();
+        self.asked.unwrap_or(if expected { Runner::Nccl } else { Runner::Host })
+    }
+
     /// Refuses what no run of this back end would heed.
     fn check(&self, given: &Named) -> Result<(), Error> {
         let forecast = ["--graph", "--cold", "--registered", "--explain-choice"];
@@ -160,7 +165,7 @@ impl Args {
             "leave it out, or use `collcast sweep`",
         )?;
         let copies = ["--folder", "--drives-only", "--profile-out"];
-        if self.backend == Runner::Transfer {
+        if self.backend() == Runner::Transfer {
             let calls = [
                 "--collective",
                 "--algorithm",
@@ -178,27 +183,41 @@ impl Args {
                 "--nccl",
                 "--expect",
                 "--expect-from",
+                "--gpus",
+                "--placement",
+                "--profile",
+                "--env",
+                "--counts",
+                "--iterations",
             ];
             given.without(&calls, "copies are run, and no calls", "leave it out; -s names the sizes of copies")?;
+            if let Some(machine) = self.machine.name() {
+                return Err(Error::usage(
+                    format!("`{machine}` has no meaning here: copies are run on this host"),
+                    "leave it out",
+                ));
+            }
         } else {
             given.without(&copies, "it is of copies", "leave it out, or use --backend transfer")?;
         }
-        if !matches!(self.backend, Runner::Nccl | Runner::NcclP2p) {
+        if !matches!(self.backend(), Runner::Nccl | Runner::NcclP2p) {
             given.without(&["--nvls"], "only NCCL has NVLS", "leave it out, or use --backend nccl")?;
         }
-        if self.backend == Runner::Host {
+        if self.backend() == Runner::Host {
             let why = "a forecast is of GPUs, and CPU threads are none";
-            given.without(&["--expect"], why, "add --backend nccl or cuda, or use --expect-from")?;
+            given.without(&["--expect"], why, "take --backend nccl or cuda, or use --expect-from")?;
+            let why = "CPU threads run each call once a batch";
+            given.without(&["--iterations", "--warmup", "--launch"], why, "leave it out")?;
         }
-        if self.backend != Runner::Verbs {
+        if self.backend() != Runner::Verbs {
             given.without(&["--nics", "--qps"], "it is of RDMA verbs", "leave it out, or use --backend verbs")?;
         }
-        if self.backend == Runner::Nccl {
+        if self.backend() == Runner::Nccl {
             given.without(&["--schedule"], "NCCL runs its own", "use --backend nccl-p2p, cuda or host")?;
             let why = "NCCL is the one that is installed";
             given.without(&["--nccl"], why, "leave it out; LD_LIBRARY_PATH says which is found")?;
         }
-        if !matches!(self.backend, Runner::Host | Runner::Nccl) {
+        if !matches!(self.backend(), Runner::Host | Runner::Nccl) {
             let why = "its processes cannot be given GPUs of their own";
             given.without(&["--pairs", "--halves", "--alone"], why, "use --backend nccl, or host to try it")?;
         }
@@ -222,11 +241,11 @@ impl Args {
     /// The calls on a machine with what is left out filled in, the sets of GPUs that run them, and how kernels are started.
     fn calls(&self, topology: &Topology, world: Option<&World>) -> Result<(CallArgs, Vec<Set>, Launch), Error> {
         let mut call = self.call.clone();
-        if call.launch.is_none() && self.backend != Runner::Nccl {
-            if topology.hosts().len() > 1 && self.backend != Runner::Verbs {
+        if call.launch.is_none() && self.backend() != Runner::Nccl {
+            if topology.hosts().len() > 1 && self.backend() != Runner::Verbs {
                 say!("note: the hosts of `{}` are played by this one", topology.name);
             }
-            let launch = match self.backend {
+            let launch = match self.backend() {
                 Runner::NcclP2p => Launch::SingleThread,
                 Runner::Verbs => Launch::Processes,
                 Runner::Host | Runner::Cuda | Runner::Nccl | Runner::Transfer => Launch::Threads,
@@ -234,7 +253,7 @@ impl Args {
             call.launch = Some(launch.name().to_owned());
         }
         if call.size.is_none() && call.minbytes.is_none() && call.maxbytes.is_none() {
-            let default = match (self.guard.quick(), self.backend) {
+            let default = match (self.guard.quick(), self.backend()) {
                 (true, Runner::Host) => SIZES_OF_THREADS,
                 (true, _) => SIZES,
                 (false, Runner::Host) => "8:1MiB:2",
@@ -246,7 +265,7 @@ impl Args {
             call.size = Some(default.to_owned());
         }
         if call.ranks.is_none() {
-            call.ranks = match (world, self.backend) {
+            call.ranks = match (world, self.backend()) {
                 (Some(world), _) => Some(world.size),
                 (None, Runner::Host) => None,
                 (None, Runner::Nccl) if plays_hosts(call.launch.as_deref(), &call.nccl.variables()?) => {
@@ -262,7 +281,7 @@ impl Args {
                 }
             };
         }
-        if let (Some(ranks), Runner::Cuda | Runner::Nccl, None) = (call.ranks, self.backend, world)
+        if let (Some(ranks), Runner::Cuda | Runner::Nccl, None) = (call.ranks, self.backend(), world)
             && let Some(note) = crowded(ranks)
         {
             say!("note: {note}");
@@ -299,18 +318,21 @@ impl Args {
 pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     args.call.no_split("bench")?;
     args.check(given)?;
-    let Some(backend) = args.backend.backend() else { return copies(args) };
+    let Some(backend) = args.backend().backend() else { return copies(args) };
     let beside = beside(args.output.output.as_deref())?;
-    let world = match args.backend {
-        Runner::Nccl | Runner::Verbs => World::from_env(&|name| std::env::var(name).ok())?,
-        Runner::NcclP2p if std::env::var_os("NCCL_NVLS_ENABLE").is_none() => return with_environment(args),
+    let again = works_for_parent();
+    let world = match args.backend() {
+        Runner::Nccl | Runner::Verbs => {
+            World::from_env(&|name| std::env::var(name).ok()).inspect_err(|_| args.guard.metrics_of_failure())?
+        }
+        Runner::NcclP2p if !again => return with_environment(args),
         Runner::Host | Runner::Cuda | Runner::NcclP2p | Runner::Transfer => None,
     };
     let mut spec = args.machine.spec(args.machine.one_node_count()?)?;
     spec.topology = spec.topology.or_else(|| args.guard.machine().map(str::to_owned));
     let topology = spec.topology()?;
     let rank = world.as_ref().map_or(0, |world| world.rank);
-    if args.backend == Runner::Verbs && world.is_none() {
+    if args.backend() == Runner::Verbs && world.is_none() {
         Verbs::find(&args.verbs.options(rank), 0)?;
         return launch::processes(args.call.ranks.unwrap_or(topology.ranks()));
     }
@@ -369,6 +391,7 @@ fn copies(args: &Args) -> Result<Code, Error> {
     })?;
     drop(progress);
     args.output.print(&outcome.report(), None)?;
+    args.page.write(|| outcome.report())?;
     if let Some(path) = &args.copies.profile_out {
         let nothing =
             || Error::usage("nothing that a profile holds was measured", "name larger sizes, such as -s 4K:1G:16");
@@ -458,6 +481,7 @@ fn with_environment(args: &Args) -> Result<Code, Error> {
     let settings = environment(args.call.nccl.variables()?, args.nvls)?;
     let mut command = launch::again()?;
     command.envs(settings.iter().map(|(name, value)| (name, of_rank(value, 0))));
+    command.env(PARENT, std::process::id().to_string());
     let mut children = Children(vec![command.spawn().map_err(file)?]);
     launch::answered(&mut children.0[0], "the process that runs NCCL")
 }

@@ -4,18 +4,17 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::net::TcpListener;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use collcast::Error;
-use collcast::bench::Children;
+use collcast::bench::{Children, PARENT, not_too_many};
 use collcast_reports::read::{NoResult, read};
 
 use super::call::{self, Code};
 
-/// Most processes: each has the machine's model and its FIFOs in memory.
-const MOST: u32 = 256;
 /// How long the others may take to end after rank 0 has: they hear from it that it is over.
 const GRACE: Duration = Duration::from_secs(5);
 /// How often a process is asked whether it has ended.
@@ -23,19 +22,14 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// Starts the command once for each rank; rank 0 speaks for all, and its exit code is that of the command.
 pub(crate) fn processes(ranks: u32) -> Result<Code, Error> {
-    if ranks > MOST {
-        return Err(Error::usage(
-            format!("{ranks} processes are more than are started on one host ({MOST})"),
-            "take fewer --nodes, --gpus or --ranks, or start the command under torchrun, mpirun or srun",
-        ));
-    }
+    not_too_many(ranks)?;
     // Free now; should another program take it before rank 0 does, the run ends in an error.
     let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
     let port = port.map_err(file("find a free port on", "127.0.0.1"))?.port();
     let mut children = Children(Vec::new());
     for rank in 0..ranks {
         let mut command = again()?;
-        command.env("MASTER_ADDR", "127.0.0.1");
+        command.env("MASTER_ADDR", "127.0.0.1").env(PARENT, std::process::id().to_string());
         command.envs([("RANK", rank.to_string()), ("LOCAL_RANK", rank.to_string())]);
         command.envs([("WORLD_SIZE", ranks.to_string()), ("COLLCAST_PORT", port.to_string())]);
         if rank > 0 {
@@ -69,7 +63,7 @@ pub(crate) fn again() -> Result<Command, Error> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     } else {
         // Ctrl-C reaches all; the one that speaks keeps its rows and says how it ended.
-        let _ = ctrlc::set_handler(|| {});
+        let _ = signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default());
     }
     command.args(words);
     Ok(command)

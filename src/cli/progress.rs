@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use collcast::Watch;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::call;
 
@@ -110,16 +111,17 @@ pub(crate) fn watched<T>(doing: &str, answer: impl FnOnce(&Watch) -> T) -> T {
 }
 
 /// The same of what takes minutes: lines about what is done stay, with `mark` before them, and Ctrl-C ends it with what
-/// there is.
+/// there is, as does the request to end that launchers and `timeout` send (SIGTERM).
 pub(crate) fn told(doing: &str, mark: &'static str) -> (Progress, Watch) {
     let progress = Progress::begin(doing);
     let asked = call::stop();
     let stop = asked.clone().unwrap_or_default();
-    let handler = Arc::clone(&stop);
     // A second Ctrl-C while the first is being honoured changes nothing; what was measured is kept.
     // A program that asks has a handler of its own.
     if asked.is_none() {
-        let _ = ctrlc::set_handler(move || handler.store(true, Ordering::Relaxed));
+        for signal in [SIGINT, SIGTERM] {
+            let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
+        }
     }
     let (above, quiet) = (progress.bar.clone(), call::quiet());
     let watch = progress.watch().until(stop).on_stage(move |line| {

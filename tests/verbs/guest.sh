@@ -35,7 +35,7 @@ if [ ${#programs[@]} = 0 ]; then
   cargo test --locked --features verbs --workspace --test bench \
     --test verbs --no-run --message-format json >"$folder/built.json"
   tests=$(grep -o '"executable":"[^"]*/verbs-[0-9a-f]*"' "$folder/built.json" | cut -d'"' -f4)
-  programs=(target/debug/collcast "$tests")
+  programs=("${CARGO_TARGET_DIR:-target}/debug/collcast" "$tests")
 fi
 
 # The guest's kernel, tools and libraries.

@@ -67,9 +67,8 @@ impl Checker {
 #[derive(Clone, Copy, Default)]
 struct Verdict {
     wrong: u64,
-    first: u64,
-    found: u32,
-    expected: u32,
+    /// The complement of the first wrong element.
+    not_first: u64,
 }
 
 /// The buffers of one rank.
@@ -207,7 +206,11 @@ impl RankBuffers {
         stream.wait(CHECK_PATIENCE)?;
         let found: Verdict = self.verdict.read()?;
         if found.wrong > 0 {
-            return Err(ExecError::Wrong(Mismatch { rank: self.rank.0, element: found.first, wrong: found.wrong }));
+            return Err(ExecError::Wrong(Mismatch {
+                rank: self.rank.0,
+                element: !found.not_first,
+                wrong: found.wrong,
+            }));
         }
         Ok(crate::check::parts(&self.call, self.rank).iter().map(|p| p.count).sum())
     }

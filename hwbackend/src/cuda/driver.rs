@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::null_mut;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys as cu;
@@ -112,12 +112,13 @@ pub(crate) fn driver_version() -> String {
     }
 }
 
-/// A GPU with its primary context.
+/// A GPU with its primary context, which is made where it is first used: it takes hundreds of MB of the GPU, and is refused to
+/// a second process where the GPU is for one alone.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) ordinal: i32,
     handle: cu::CUdevice,
-    context: cu::CUcontext,
+    context: OnceLock<cu::CUcontext>,
     pub(crate) name: String,
     pub(crate) pci: String,
     /// Such as 90 for compute capability 9.0.
@@ -132,9 +133,8 @@ unsafe impl Sync for Device {}
 
 impl Device {
     fn new(ordinal: i32) -> Result<Self, ExecError> {
-        let (mut handle, mut context) = (0, null_mut());
+        let mut handle = 0;
         cu!(cuDeviceGet(&mut handle, ordinal))?;
-        cu!(cuDevicePrimaryCtxRetain(&mut context, handle))?;
         let mut text = [0 as c_char; 128];
         cu!(cuDeviceGetName(text.as_mut_ptr(), 128, handle))?;
         let name = string(&text);
@@ -148,7 +148,7 @@ impl Device {
         let arch = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? * 10
             + attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let multiprocessors = attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.unsigned_abs();
-        Ok(Self { ordinal, handle, context, name, pci: string(&text), arch, multiprocessors })
+        Ok(Self { ordinal, handle, context: OnceLock::new(), name, pci: string(&text), arch, multiprocessors })
     }
 
     fn attribute(&self, which: cu::CUdevice_attribute) -> Option<i32> {
@@ -169,9 +169,19 @@ impl Device {
         self.attribute(cu::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED) == Some(1)
     }
 
+    fn context(&self) -> Result<cu::CUcontext, ExecError> {
+        if let Some(&context) = self.context.get() {
+            return Ok(context);
+        }
+        let mut context = null_mut();
+        cu!(cuDevicePrimaryCtxRetain(&mut context, self.handle))?;
+        // Another thread may have been faster: it is the same context.
+        Ok(*self.context.get_or_init(|| context))
+    }
+
     /// Makes this device's context the calling thread's.
     pub(crate) fn enter(&self) -> Result<(), ExecError> {
-        cu!(cuCtxSetCurrent(self.context))
+        cu!(cuCtxSetCurrent(self.context()?))
     }
 
     /// Lets kernels of this device reach the memory of another.
@@ -185,7 +195,7 @@ impl Device {
             ));
         }
         self.enter()?;
-        match cu!(cuCtxEnablePeerAccess(other.context, 0)) {
+        match cu!(cuCtxEnablePeerAccess(other.context()?, 0)) {
             Err(ExecError::Library { message, .. }) if message.contains("ALREADY_ENABLED") => Ok(()),
             other => other,
         }

@@ -71,6 +71,7 @@ pub(super) struct Api {
     functions: Functions,
     simulate_end: Option<unsafe extern "C" fn(*mut SimInfo) -> c_int>,
     abort: Option<unsafe extern "C" fn(RawComm) -> c_int>,
+    async_error: Option<unsafe extern "C" fn(RawComm, *mut c_int) -> c_int>,
     version: c_int,
 }
 
@@ -107,8 +108,10 @@ impl Api {
         let simulate_end = unsafe { library.get(b"ncclGroupSimulateEnd\0").ok().map(|f| *f) };
         // SAFETY: as in `Functions::load`.
         let abort = unsafe { library.get(b"ncclCommAbort\0").ok().map(|f| *f) };
+        // SAFETY: as in `Functions::load`.
+        let async_error = unsafe { library.get(b"ncclCommGetAsyncError\0").ok().map(|f| *f) };
         std::mem::forget(library); // Its threads may outlive every owner.
-        let mut api = Self { functions, simulate_end, abort, version: 0 };
+        let mut api = Self { functions, simulate_end, abort, async_error, version: 0 };
         let mut version = 0;
         // SAFETY: a place for a number.
         let code = unsafe { (api.functions.ncclGetVersion)(&mut version) };
@@ -172,6 +175,17 @@ impl Api {
             (self.functions.ncclCommInitAll)(comms.as_mut_ptr(), int(devices.len() as u32), devices.as_ptr())
         };
         self.check("ncclCommInitAll", code).map(|()| comms)
+    }
+
+    /// What went wrong in a communicator while its kernels waited, such as a link that broke; none where NCCL knows of nothing.
+    pub(super) fn background(&self, comm: RawComm) -> Option<ExecError> {
+        /// `ncclInProgress`.
+        const IN_PROGRESS: c_int = 7;
+        let mut state = 0;
+        // SAFETY: a communicator that was made, and a place for a number.
+        let code = unsafe { (self.async_error?)(comm, &mut state) };
+        let state = if code == 0 { state } else { code };
+        if state == IN_PROGRESS { None } else { self.check("ncclCommGetAsyncError", state).err() }
     }
 
     /// Ends what kernels of these communicators wait for; nobody uses them any more. It gives up after a while, since NCCL

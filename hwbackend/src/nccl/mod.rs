@@ -222,10 +222,13 @@ impl Executor for Nccl {
         let timer = Timer::new(&work, case.launch, patience)?;
         let sample = measured(&work, &timer, &mut self.job.as_mut().map(|(_, group)| group), effort);
         if sample.is_err() && !idle(&work.streams) {
+            // NCCL's own words say more than that a kernel waits.
+            let known = self.comms.iter().find_map(|&comm| self.api.background(comm));
             // To free what a kernel uses would wait for its end.
             self.stuck = true;
             std::mem::forget(timer);
             std::mem::forget(work);
+            return known.map_or(sample, Err);
         }
         sample
     }

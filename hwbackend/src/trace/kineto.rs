@@ -212,7 +212,8 @@ fn ranks_of(text: &str, size: u32) -> Vec<u32> {
     let ([first, second, ..], [.., last]) = (begin.as_slice(), end.as_slice()) else { return Vec::new() };
     let Some(stride) = second.checked_sub(*first).filter(|&stride| stride > 0) else { return Vec::new() };
     let even = begin.windows(2).all(|pair| pair[1].checked_sub(pair[0]) == Some(stride));
-    let whole = (last - first.min(last)) / stride + 1 == size && (last - first.min(last)) % stride == 0;
+    let apart = last - first.min(last);
+    let whole = size > 0 && apart / stride == size - 1 && apart % stride == 0;
     if even && whole && size < 1 << 20 { (0..size).map(|i| first + i * stride).collect() } else { Vec::new() }
 }
 

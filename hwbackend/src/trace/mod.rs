@@ -107,7 +107,8 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
     })
 }
 
-/// The rank that a name says: the number behind `rank`, else the last one of the stem.
+/// The rank that a name says: the number behind `rank`, else the last one of the stem. Names that PyTorch makes by itself,
+/// `host_PID.TIME.pt.trace.json`, say none.
 fn rank_of_name(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_string_lossy().to_lowercase();
     let stem = name.strip_suffix(".gz").unwrap_or(&name);
@@ -117,6 +118,7 @@ fn rank_of_name(path: &Path) -> Option<u32> {
     };
     match stem.rsplit_once("rank") {
         Some((_, behind)) => numbers(behind).first().copied(),
+        None if stem.ends_with(".pt.trace") => None,
         None => numbers(stem).last().copied(),
     }
 }
@@ -131,7 +133,7 @@ mod tests {
             ("a/trace_3.json.gz", Some(3)),
             ("rank12_step5.json", Some(12)),
             ("nccl_trace_rank_7.json", Some(7)),
-            ("host1_700.1732.pt.trace.json", Some(1732)),
+            ("host1_700.1732.pt.trace.json", None),
             ("trace.json", None),
         ] {
             assert_eq!(rank_of_name(Path::new(name)), rank, "{name}");
