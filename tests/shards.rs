@@ -100,6 +100,43 @@ fn checks_are_merged_with_their_exit_code() {
     assert_eq!(collcast(&[&["merge"][..], &found.iter().map(String::as_str).collect::<Vec<_>>()].concat()).0, 1);
 }
 
+/// Goal: parts of a check are of the tuner table and of the machine's variables that they were made with: where one of them
+/// changes in between, nothing is merged.
+#[test]
+fn parts_of_a_check_know_what_nccl_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let table = |algorithm: &str| {
+        fs::write(path("table.csv"), format!("allreduce,0,9223372036854775807,{algorithm},ll,-1,-1,-1,-1,-1\n")).unwrap();
+    };
+    let machine = |protocol: &str| {
+        let text = fs::read_to_string("tests/data/h100x4/machine.toml").unwrap();
+        let env = format!("[software]\nenv = {{ NCCL_PROTO = \"{protocol}\" }}\n");
+        fs::write(path("machine.toml"), text.replace("[software]\n", &env)).unwrap();
+    };
+    let suite = "schema = \"collcast/suite/1\"\ncollectives = [\"all_reduce\"]\nsizes = [\"1K\", \"1M\"]\n\
+                 [[machines]]\nname = \"table\"\ntopology = \"h200x4\"\nnccl = [\"2.28.9\"]\n\
+                 env = [\"NCCL_TUNER_PLUGIN=libnccl-tuner-example.so\", \"NCCL_TUNER_CONFIG_FILE=table.csv\"]\n\
+                 [[machines]]\nname = \"file\"\ntopology = \"machine.toml\"\n";
+    fs::write(path("suite.toml"), suite).unwrap();
+    let both = |first: (&str, &str), second: (&str, &str)| {
+        let parts = [("1/2", first), ("2/2", second)].map(|(shard, told)| {
+            table(told.0);
+            machine(told.1);
+            let part = path(&shard.replace("/2", ".json"));
+            assert_eq!(collcast(&["check", &path("suite.toml"), "--shard", shard, "-o", &part]).0, 0);
+            part
+        });
+        collcast(&["merge", &parts[0], &parts[1]])
+    };
+    let (code, _, err) = both(("tree", "LL"), ("tree", "LL"));
+    assert_ne!(code, 2, "{err}");
+    for second in [("ring", "LL"), ("tree", "Simple")] {
+        let (code, _, err) = both(("tree", "LL"), second);
+        assert!(code == 2 && err.contains("parts of different answers"), "{second:?}: {err}");
+    }
+}
+
 /// Goal: plans on several machines are the same, with one that nothing fits on.
 #[test]
 fn plans_are_merged_to_the_last_byte() {

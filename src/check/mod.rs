@@ -185,9 +185,11 @@ pub fn merged(request: &Request, parts: &Parts) -> Result<Outcome, Error> {
     check_with(request, |machines| parts.answers(&question(request, machines)))
 }
 
-/// A hash of what is asked of machines.
+/// A hash of what is asked of machines. Their sites are without variables: what NCCL makes of these, and of the tables that
+/// they name, is beside them.
 fn question(request: &Request, machines: &[Machine<'_>]) -> String {
-    shard::question(machines.iter().map(|machine| &machine.site), &request.suite.machines)
+    let told: Vec<_> = machines.iter().map(|machine| &machine.versions).collect();
+    shard::question(machines.iter().map(|machine| &machine.site), &(&request.suite.machines, told))
 }
 
 /// The machines of a suite that can be checked.
@@ -322,7 +324,7 @@ fn refusals(machine: &Machine<'_>, recorded: &Recorded) -> Vec<String> {
 fn asked(machine: &Machine<'_>) -> Asked {
     Asked {
         machine: machine.spec.name.clone(),
-        versions: machine.versions.iter().map(ToString::to_string).collect(),
+        versions: machine.versions.iter().map(|(version, _)| version.to_string()).collect(),
         collectives: machine.spec.collectives.clone(),
     }
 }

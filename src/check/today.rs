@@ -29,8 +29,9 @@ pub(super) struct Machine<'s> {
     pub(super) site: Site,
     /// The variables that its file says.
     own_env: Vec<(String, String)>,
-    pub(super) versions: Vec<Version>,
     pub(super) run: Setup,
+    /// What each version of NCCL that is asked about makes of that.
+    pub(super) versions: Vec<(Version, Told)>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -55,19 +56,18 @@ impl<'s> Machine<'s> {
         let site = SiteSpec { nccl: None, env: Vec::new(), ..spec.site.clone() }.load_onto(topology)?;
         let mut env: BTreeMap<String, String> = own_env.iter().cloned().collect();
         env.extend(spec.site.env.iter().cloned());
-        let versions = if spec.nccl.is_empty() {
-            vec![site.topology.software.nccl.unwrap_or_default()]
-        } else {
-            spec.nccl.clone()
-        };
         let run = Setup { launch: site.settings().launch, env: env.into_iter().collect() };
-        let mut machine = Self { spec, site, own_env, versions, run, warnings: Vec::new() };
-        for &version in &machine.versions {
-            for warning in machine.told(version, &machine.run)?.warnings {
-                if !machine.warnings.contains(&warning) {
-                    machine.warnings.push(warning);
+        let mut machine = Self { spec, site, own_env, run, versions: Vec::new(), warnings: Vec::new() };
+        let own = [machine.site.topology.software.nccl.unwrap_or_default()];
+        let versions = if spec.nccl.is_empty() { &own[..] } else { &spec.nccl };
+        for &version in versions {
+            let told = machine.told(version, &machine.run)?;
+            for warning in &told.warnings {
+                if !machine.warnings.contains(warning) {
+                    machine.warnings.push(warning.clone());
                 }
             }
+            machine.versions.push((version, told));
         }
         Ok(machine)
     }
@@ -114,13 +114,13 @@ impl<'s> Machine<'s> {
     /// What the baseline records of it beside its entries.
     pub(super) fn recorded(&self) -> Result<Recorded, Error> {
         let env: Vec<String> = self.run.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let tuner = self.told(self.versions[0], &self.run)?.tuner;
+        let tuner = self.versions[0].1.tuner.as_ref();
         Ok(Recorded {
             topology: content_hash(description(&self.site.topology).as_bytes()),
             links: links(&self.site.topology),
             profile: self.site.profile.name.clone(),
             launch: self.run.launch.name().to_owned(),
-            settings: content_hash(settings(self.run.launch, &env, tuner.as_ref()).as_bytes()),
+            settings: content_hash(settings(self.run.launch, &env, tuner).as_bytes()),
             env,
             nccl: BTreeMap::new(),
         })
@@ -174,11 +174,8 @@ impl<'s> Machine<'s> {
         &self,
         then: impl FnOnce(&Predictor<'_>, &[Job<'_>], &[Planned]) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let told: Vec<(Version, Told)> = (self.versions.iter())
-            .map(|&version| Ok((version, self.told(version, &self.run)?)))
-            .collect::<Result<_, Error>>()?;
-        let predictor = self.predictor(&self.site.profile, &told[0].1);
-        let jobs: Vec<Job<'_>> = (told.iter())
+        let predictor = self.predictor(&self.site.profile, &self.versions[0].1);
+        let jobs: Vec<Job<'_>> = (self.versions.iter())
             .flat_map(|(version, told)| self.spec.collectives.iter().map(|&c| (*version, &told.settings, c)))
             .map(|(version, settings, collective)| Job { version, settings, collective })
             .collect();
