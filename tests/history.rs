@@ -225,6 +225,32 @@ fn writers_do_not_disturb_each_other() {
     assert_eq!(days.len(), 16);
 }
 
+/// Goal: dates of `date` are of their zone. One that several places use is told, and the file's own time counts, unless the
+/// `.toml` beside the log says when it was.
+#[test]
+fn dates_are_of_their_zone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = log(folder.path(), "a", 3, 1.0);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let record = |date: &str| {
+        std::fs::write(&file, text.replace("2026-11-03 03:00:00", date)).unwrap();
+        let history = folder.path().join(date);
+        let warnings = judge(&file, &history).0.warnings.join(" ");
+        (recorded(&history).remove(0), warnings)
+    };
+    for date in ["Tue Nov  3 23:30:00 PST 2026", "Tue 03 Nov 2026 11:30:00 PM PST", "Wed Nov  4 08:30:00 +01 2026"] {
+        let (name, warnings) = record(date);
+        assert!(name.starts_with("2026-11-04T07-30-00Z") && !warnings.contains("its date"), "{name} {warnings}");
+    }
+    let doubtful = "Tue Nov  3 23:30:00 CST 2026";
+    let (name, warnings) = record(doubtful);
+    assert!(!name.starts_with("2026-11-03T23-30-00Z") && warnings.contains("`CST`"), "{name} {warnings}");
+    std::fs::remove_dir_all(folder.path().join(doubtful)).unwrap();
+    std::fs::write(file.with_extension("toml"), "date = \"2026-11-03T15:30:00Z\"\n").unwrap();
+    let (name, warnings) = record(doubtful);
+    assert!(name.starts_with("2026-11-03T15-30-00Z") && !warnings.contains("CST"), "{name} {warnings}");
+}
+
 /// Goal: JSON of nccl-tests is recorded without the environment's secrets, and a run without hosts has a past too.
 #[test]
 fn secrets_are_not_recorded() {

@@ -380,6 +380,8 @@ fn named(path: &Path) -> Option<(Timestamp, Verdict, String)> {
 pub struct Kept {
     /// When it was measured: by its own lines, else by the `.toml` beside it, by `now`, or when it was last written.
     pub date: Timestamp,
+    /// That its lines have a date, and not of which zone.
+    pub warning: Option<String>,
     /// Hash of the content.
     pub hash: String,
     bytes: Vec<u8>,
@@ -402,9 +404,22 @@ impl Kept {
         // A text, or a date of TOML's own.
         let of_toml = || date::of_day(beside.get("date")?.to_string().trim_matches('"'));
         let written = || Timestamp::try_from(fs::metadata(&file.path).ok()?.modified().ok()?).ok();
-        let date = date::of_text(&text).or_else(of_toml).or(now).or_else(written);
+        let (said, unknown) = match date::of_text(&text) {
+            Some(Err(zone)) => (None, Some(zone)),
+            said => (said.and_then(Result::ok), None),
+        };
+        let certain = said.or_else(of_toml);
+        let date = certain.or(now).or_else(written);
         let date = date.unwrap_or_else(|| Timestamp::try_from(SystemTime::now()).unwrap_or_default());
-        Ok(Self { date, hash: format!("{:016x}", fnv1a(&bytes)), bytes, beside })
+        let warning = unknown.filter(|_| certain.is_none()).map(|zone| {
+            format!(
+                "{}: its date is in `{zone}`, which several zones are called, or none that is known. It counts as a run of {}. \
+                 Say `date` in the .toml beside it, or print dates with `date -u`",
+                file.path.display(),
+                date.strftime("%F %R UTC"),
+            )
+        });
+        Ok(Self { date, warning, hash: format!("{:016x}", fnv1a(&bytes)), bytes, beside })
     }
 
     /// Records it in a folder, unless it is there. Where nothing could be said of it then, and something can be now, it gets

@@ -59,6 +59,7 @@ impl Present {
         }
         let calls: BTreeSet<_> = present.entries.iter().map(|entry| entry.call.clone()).collect();
         present.past = Past::read(folder, &calls)?;
+        present.past.warnings.extend(present.kept.iter().filter_map(|(_, kept)| kept.warning.clone()));
         Ok(present)
     }
 
