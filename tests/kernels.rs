@@ -185,6 +185,14 @@ fn mistakes_are_named() {
     let outcome = kernels::judge(&Request { measurements, gpu: "H100".to_owned(), max_error: None }).unwrap();
     assert_eq!((outcome.rows.len(), outcome.overall.count), (1, 1));
     assert!(outcome.notes.iter().any(|note| note.contains("other.csv")), "{:?}", outcome.notes);
+    // So does a fit.
+    let others = "gpu,gemm_dtype,m,n,k,us\nB200,fp8,1,2,3,4\n";
+    std::fs::write(folder.path().join("others.csv"), others).unwrap();
+    let measurements = vec![folder.path().to_owned()];
+    let fitted = kernels::fit(&FitRequest { measurements, gpu: "h100".to_owned(), name: "mine".to_owned() }).unwrap();
+    assert!(fitted.notes[0].starts_with("1 rows are of other GPUs"), "{:?}", fitted.notes);
+    assert!(fitted.notes[1].contains("other.csv"), "{:?}", fitted.notes);
+    assert_eq!(fitted.report(true, None).assumptions, fitted.notes);
 }
 
 /// Goal: the commands say the same as the library: figures in JSON, a gate as exit code 1, options that would do nothing

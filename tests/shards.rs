@@ -107,7 +107,8 @@ fn parts_of_a_check_know_what_nccl_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let table = |algorithm: &str| {
-        fs::write(path("table.csv"), format!("allreduce,0,9223372036854775807,{algorithm},ll,-1,-1,-1,-1,-1\n")).unwrap();
+        fs::write(path("table.csv"), format!("allreduce,0,9223372036854775807,{algorithm},ll,-1,-1,-1,-1,-1\n"))
+            .unwrap();
     };
     let machine = |protocol: &str| {
         let text = fs::read_to_string("tests/data/h100x4/machine.toml").unwrap();

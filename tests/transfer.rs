@@ -77,6 +77,55 @@ fn copies_between_two_h100_are_forecast_and_fitted() {
     assert!(code == 2 && said.contains("name it with -t"), "{said}");
 }
 
+/// Goal: a fit that errs more than the profile that it started from is refused. Method: sizes that are left out take what is
+/// forecast, the others a fifth more.
+#[test]
+fn a_fit_of_copies_for_the_worse_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let rows = (20..=30).step_by(2).map(|power| {
+        let bytes: u64 = 1 << power;
+        let forecast = row(&transfer(&on("dgx-h100", "gpu:0", "gpu:1", bytes)).unwrap(), "nvlink").seconds * 1e6;
+        let us = if power % 4 == 0 { forecast } else { forecast * 1.2 };
+        format!("peer,device,{bytes},{bytes},1,{us},{us},{us},1,{bytes}\n")
+    });
+    let header = "way,memory,bytes,chunk,parallel,us,us_min,us_max,gb_per_s,checked\n".to_owned();
+    std::fs::write(path("copies.csv"), header + &rows.collect::<String>()).unwrap();
+    let fit = ["calibrate", &path("copies.csv"), "-t", "dgx-h100", "-o", &path("mine.toml")];
+    let (code, _, err) = collcast(&fit);
+    assert!(code == 1 && err.contains("no better than 0.0% of the profile that it started from"), "{code} {err}");
+    assert!(!Path::new(&path("mine.toml")).exists());
+    let (code, _, err) = collcast(&[&fit[..], &["--force"]].concat());
+    assert!(code == 0 && Path::new(&path("mine.toml")).exists(), "{err}");
+}
+
+/// Goal: tables of copies and of NICs are known behind a blank line, and fitted alone: other files, and options of
+/// collectives, are refused by name.
+#[test]
+fn copies_and_nics_are_fitted_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (copies, nics) = (data("h100x2_copies.csv"), "tests/data/verbs/probe/1.csv");
+    let nccl = "tests/data/h200x4_bench/nccl_lines_4.csv";
+    for (file, machine, constant) in
+        [(copies.as_str(), "dgx-h100", "copy_engine.start"), (nics, "tests/data/verbs/guest.toml", "network.proxy")]
+    {
+        let blank = folder.path().join("blank.csv").display().to_string();
+        std::fs::write(&blank, format!("\n{}", std::fs::read_to_string(file).unwrap())).unwrap();
+        let (code, out, err) = collcast(&["calibrate", &blank, "-t", machine]);
+        assert!(code == 0 && out.contains(constant), "{file}: {out}{err}");
+    }
+    for (words, expected) in [
+        (vec![copies.as_str(), nccl], "nccl_lines_4.csv` is no table of copies, as another file is"),
+        (vec![nics, copies.as_str()], "h100x2_copies.csv` is no table of NICs, as another file is"),
+        (vec![nics, "tests/data/verbs"], "`tests/data/verbs` is no table of NICs, as another file is"),
+        (vec![copies.as_str(), "--min-size", "1M"], "--min-size has no meaning here: copies are fitted"),
+        (vec![nics, "--launch", "graph", "--held-out", "out"], "--launch, --held-out have no meaning here: NICs are"),
+    ] {
+        let (code, _, err) = collcast(&[&["calibrate", "-t", "dgx-h100"], &words[..]].concat());
+        assert!(code == 2 && err.contains(expected), "{words:?}: {code} {err}");
+    }
+}
+
 /// Goal: large transfers reach what their narrowest part carries, and no more; the fastest way is on top.
 #[test]
 fn each_way_is_bound_by_its_narrowest_part() {

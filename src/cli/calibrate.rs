@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use collcast::calibrate::{Request, calibrate};
 use collcast::files::make_folder;
-use collcast::kernels;
+use collcast::kernels::{self, Probed};
 use collcast::{Error, SiteSpec, Watch};
 use collcast_sim::calibrate::Split;
 use collcast_sim::collective::{Launch, nearest};
@@ -92,23 +92,35 @@ pub(crate) struct Args {
     page: PageArgs,
 }
 
+/// Options that say which rows of collectives are fitted to, and how.
+const OF_COLLECTIVES: [&str; 9] = [
+    "--launch",
+    "--min-size",
+    "--fit",
+    "--keep",
+    "--hold-back",
+    "--held-out",
+    "--folds",
+    "--collective",
+    "--allow-predicted",
+];
+
 pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     if let Some(gpu) = &args.compute {
         return fit_kernels(args, gpu);
     }
-    if args
-        .measurements
-        .iter()
-        .map(|path| kernels::is_copies(path))
-        .collect::<Result<Vec<bool>, Error>>()?
-        .contains(&true)
-    {
-        return fit_peers(args);
-    }
-    let networks =
-        args.measurements.iter().map(|path| kernels::is_network(path)).collect::<Result<Vec<bool>, Error>>()?;
-    if networks.contains(&true) {
-        return fit_network(args);
+    let probed: Vec<Option<Probed>> =
+        args.measurements.iter().map(|path| Probed::of(path)).collect::<Result<_, Error>>()?;
+    if let Some(probed) = probed.into_iter().flatten().next() {
+        given.without(
+            &OF_COLLECTIVES,
+            &format!("{} are fitted, and no collectives", probed.name()),
+            "leave these options out",
+        )?;
+        return match probed {
+            Probed::Copies => fit_peers(args),
+            Probed::Network => fit_network(args),
+        };
     }
     let request = request(args)?;
     if !request.splits.contains(&Split::Run) {

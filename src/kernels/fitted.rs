@@ -10,7 +10,7 @@ use collcast_sim::profile::DataFile;
 use serde::Serialize;
 
 use super::judge::input;
-use super::load::{Loaded, gpu, load, some};
+use super::load::{Loaded, gpu, left_aside, load, some};
 use crate::calibrate::WORST;
 use crate::error::Error;
 use crate::statistics::Stats;
@@ -57,6 +57,8 @@ pub struct Fitted {
     pub of: Of,
     /// Files that were read, with hashes.
     pub inputs: Vec<Input>,
+    /// What of them was left aside.
+    pub notes: Vec<String>,
     /// Constants that were fitted, by their place in the model.
     pub constants: Vec<Estimate>,
     /// Errors on rows that were fitted to.
@@ -76,11 +78,18 @@ impl Fitted {
             0 => (&self.trained, "the rows fitted to"),
             _ => (&self.left_out, "the rows left out"),
         };
-        (judged.median_abs_error > WORST).then(|| {
+        let percent = |share: f64| format!("{:.1}%", share * 100.0);
+        let off = format!("no profile to use: {rows} are {} off in the median", percent(judged.median_abs_error));
+        if judged.median_abs_error > WORST {
+            return Some(format!("{off}, and at most {:.0}% is a fit; check their units and GPU", WORST * 100.0));
+        }
+        // To a tenth of a percent, as is shown. Where the row in the middle is one that nothing fitted touches, the mean tells.
+        let errors = |stats: &Stats| [stats.median_abs_error, stats.mean_abs_error].map(|error| (error * 1e3).round());
+        let is_no_better = self.left_out.count > 0 && errors(&self.left_out) >= errors(&self.left_out_before);
+        is_no_better.then(|| {
             format!(
-                "no profile to use: {rows} are {:.1}% off in the median, and at most {:.0}% is a fit; check their units and GPU",
-                judged.median_abs_error * 100.0,
-                WORST * 100.0
+                "{off}, no better than {} of the profile that it started from; keep that one, or measure more sizes",
+                percent(self.left_out_before.median_abs_error)
             )
         })
     }
@@ -93,7 +102,7 @@ impl Fitted {
 pub fn fit(request: &FitRequest) -> Result<Fitted, Error> {
     let start = gpu(&request.gpu)?;
     let below = Compute::builtin(&request.gpu)?.name().to_owned();
-    let (tables, _) = load(&request.measurements, &start)?;
+    let (tables, skipped) = load(&request.measurements, &start)?;
     some(&tables, &start)?;
     let all: Vec<Sample> = tables.iter().flat_map(Loaded::samples).cloned().collect();
     let (out, train): (Vec<Sample>, Vec<Sample>) = all.into_iter().partition(Sample::left_out);
@@ -128,6 +137,7 @@ pub fn fit(request: &FitRequest) -> Result<Fitted, Error> {
     Ok(Fitted {
         of: Of::Kernels,
         inputs: tables.iter().map(input).collect(),
+        notes: left_aside(&tables, &skipped, ("fitted to", "kernels")),
         constants: found.fitted.iter().map(estimate).collect(),
         trained,
         left_out,

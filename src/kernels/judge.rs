@@ -8,7 +8,7 @@ use collcast_sim::compute::fit::Sample;
 use serde::Serialize;
 
 use super::layers::{self, Judged};
-use super::load::{Loaded, gpu, load, some};
+use super::load::{Loaded, gpu, left_aside, load, some};
 use super::row::KernelRow;
 use crate::error::Error;
 use crate::statistics::Stats;
@@ -152,10 +152,7 @@ fn notes(
     skipped: &[String],
 ) -> Vec<String> {
     let mut notes = vec![format!("profile {}: {}", gpu.name(), gpu.evidence())];
-    let others: usize = tables.iter().map(|table| table.read.others).sum();
-    if others > 0 {
-        notes.push(format!("{others} rows are of other GPUs and are not judged"));
-    }
+    notes.extend(left_aside(tables, skipped, ("judged", "kernels, layers or models")));
     for table in judged.iter().filter(|table| !table.eager.is_empty()) {
         let lines: Vec<String> = table.eager.iter().map(u64::to_string).collect();
         notes.push(format!(
@@ -163,9 +160,6 @@ fn notes(
             table.file,
             lines.join(" ")
         ));
-    }
-    if !skipped.is_empty() {
-        notes.push(format!("no tables of kernels, layers or models: {}", skipped.join(" ")));
     }
     notes
 }

@@ -10,7 +10,7 @@ use collcast_sim::compute::Compute;
 use collcast_sim::hash::fnv1a;
 
 use super::columns::{LAYERS, MODELS, tables_in};
-use super::read::cells;
+use super::read::{cells, headed};
 use super::row::KernelRow;
 use super::table::{Cells, Wrong};
 use crate::error::Error;
@@ -52,8 +52,7 @@ pub(super) fn judge(paths: &mut Vec<PathBuf>, gpu: &Compute) -> Result<Vec<Judge
 /// One file; none where it is another table.
 fn table(path: &Path, gpu: &Compute) -> Result<Option<Judged>, Error> {
     let text = read_text("read the measurements", path)?;
-    let mut lines = (1_u64..).zip(text.lines()).filter(|(_, l)| !l.starts_with('#') && !l.trim().is_empty());
-    let header: Vec<&str> = lines.next().map_or_else(Vec::new, |(_, first)| first.split(',').map(str::trim).collect());
+    let (header, lines) = headed(&text);
     let has = |columns: &[&str]| columns.iter().all(|column| header.contains(column));
     let (layers, models) = (has(LAYERS), has(MODELS));
     if !layers && !models {

@@ -99,6 +99,14 @@ pub(super) fn load(paths: &[PathBuf], gpu: &Compute) -> Result<(Vec<Loaded>, Vec
     Ok((tables, skipped))
 }
 
+/// What of them is not used: rows of other GPUs, and files that are no such tables.
+pub(super) fn left_aside(tables: &[Loaded], skipped: &[String], (used, kinds): (&str, &str)) -> Vec<String> {
+    let others: usize = tables.iter().map(|table| table.read.others).sum();
+    let others = (others > 0).then(|| format!("{others} rows are of other GPUs and are not {used}"));
+    let skipped = (!skipped.is_empty()).then(|| format!("no tables of {kinds}: {}", skipped.join(" ")));
+    others.into_iter().chain(skipped).collect()
+}
+
 /// Refuses tables without a row of the GPU.
 ///
 /// # Errors

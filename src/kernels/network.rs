@@ -4,25 +4,22 @@
 //! peer sees it a latency later. So one message takes work, transfer and latency one after the other, and many take the
 //! longer of work and transfer each.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use collcast_hwbackend::verbs::{Kind, Measured};
-use collcast_reports::model::Input;
-use collcast_sim::hash::fnv1a;
 use collcast_sim::profile::{Constant, OriginKind, Parameter, Profile};
 use collcast_sim::topology::{LinkKind, Topology, VertexKind};
 
 use super::fitted::{Estimate, Fitted, Of};
 use super::peers::line;
+use super::probed::Probed;
+use super::read::headed;
 use super::table::Cells;
 use crate::bench::layer_text;
 use crate::error::Error;
-use crate::files::read_text;
 use crate::site::SiteSpec;
 use crate::statistics::{Stats, median, quantile};
 
-/// Columns by which `verbs.csv` is known.
-const COLUMNS: [&str; 8] = ["kind", "src", "dst", "qps", "size_bytes", "time_us", "time_us_p5", "time_us_p95"];
 /// Bytes of the least message whose time is taken to be the port's: NCCL's smallest slice of Simple over a network.
 const LARGE: u64 = 64 << 10;
 /// Shares of the batches that a 90% interval leaves out at each end.
@@ -209,43 +206,18 @@ pub(crate) fn constants(
     Ok(all)
 }
 
-/// Whether a file is a table of NICs, as `probe --backend verbs` writes it.
-///
-/// # Errors
-/// A file that cannot be read.
-pub fn is_network(path: &Path) -> Result<bool, Error> {
-    if path.is_dir() || !path.extension().is_some_and(|e| e.eq_ignore_ascii_case("csv")) {
-        return Ok(false);
-    }
-    let text = read_text("read the table", path)?;
-    let header = header(&text);
-    Ok(COLUMNS.iter().all(|column| header.contains(column)))
-}
-
-fn header(text: &str) -> Vec<&str> {
-    let line = text.lines().find(|line| !line.starts_with('#')).unwrap_or_default();
-    line.split(',').map(str::trim).collect()
-}
-
 /// Fits what NICs and their proxies take to rows that rank 0 sent; those of the other direction are judged. Rows of several
 /// probes count alike: one that was slow moves no median.
 ///
 /// # Errors
-/// A file or machine that cannot be read, a machine without a network, too few rows.
+/// A file or machine that cannot be read, another table, a machine without a network, too few rows.
 pub fn fit_network(request: &NetworkFitRequest) -> Result<Fitted, Error> {
     let site = request.site.load()?;
     let hint = "name the machine that was measured with -t, a host of it with its NICs";
     let port =
         port(&site.topology).ok_or_else(|| Error::usage(format!("`{}` has no network", site.topology.name), hint))?;
     let amd = has(&site.topology, "amd");
-    let (mut rows, mut inputs) = (Vec::new(), Vec::new());
-    for path in &request.measurements {
-        let text = read_text("read the table", path)?;
-        let file = path.display().to_string();
-        rows.extend(read(&file, &text)?);
-        let hash = format!("fnv1a64:{:016x}", fnv1a(text.as_bytes()));
-        inputs.push(Input { name: "measurements".to_owned(), path: Some(file), hash });
-    }
+    let (rows, inputs) = Probed::Network.read(&request.measurements, read)?;
     let (train, out): (Vec<NetworkRow>, Vec<NetworkRow>) = rows.into_iter().partition(|row| row.first);
     let constants = constants(&train, Some(port), amd)?;
     if constants.is_empty() {
@@ -268,6 +240,7 @@ pub fn fit_network(request: &NetworkFitRequest) -> Result<Fitted, Error> {
     Ok(Fitted {
         of: Of::Network,
         inputs,
+        notes: Vec::new(),
         trained: errors(&fitted, &train),
         left_out: errors(&fitted, &out),
         left_out_before: errors(&site.profile, &out),
@@ -291,9 +264,8 @@ fn has(topology: &Topology, name: &str) -> bool {
 }
 
 fn read(file: &str, text: &str) -> Result<Vec<NetworkRow>, Error> {
-    let header = header(text);
+    let (header, lines) = headed(text);
     let mut rows = Vec::new();
-    let lines = (1_u64..).zip(text.lines()).filter(|(_, l)| !l.starts_with('#') && !l.trim().is_empty()).skip(1);
     for (line, text) in lines {
         let row = Cells { header: &header, cells: text.split(',').map(str::trim).collect() };
         let wrong =

@@ -1,9 +1,7 @@
 //! Constants of copies between two GPUs, from rows of `bench --backend transfer`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use collcast_reports::model::Input;
-use collcast_sim::hash::fnv1a;
 use collcast_sim::ids::Rank;
 use collcast_sim::profile::{Constant, OriginKind, Parameter, Profile};
 use collcast_sim::transfer::{Backend, Fleet, Load, Place, run, ways};
@@ -11,10 +9,11 @@ use collcast_sim::units::SimDuration;
 
 use super::fitted::{Estimate, Fitted, Of};
 use super::load::gpu_of;
-use super::table::{Cells, Table};
+use super::probed::Probed;
+use super::read::headed;
+use super::table::Cells;
 use crate::bench::layer_text;
 use crate::error::Error;
-use crate::files::read_text;
 use crate::site::{Site, SiteSpec};
 use crate::statistics::Stats;
 
@@ -46,34 +45,13 @@ impl Peer {
     }
 }
 
-/// Whether a file is a table of copies, as `bench --backend transfer` writes it.
-///
-/// # Errors
-/// A file that cannot be read.
-pub fn is_copies(path: &Path) -> Result<bool, Error> {
-    if path.is_dir() || !path.extension().is_some_and(|e| e.eq_ignore_ascii_case("csv")) {
-        return Ok(false);
-    }
-    let text = read_text("read the table", path)?;
-    let header = text.lines().find(|line| !line.starts_with('#')).unwrap_or_default();
-    let header: Vec<&str> = header.split(',').map(str::trim).collect();
-    Ok(Table::of_header(&header) == Some(Table::HostCopy) && header.contains(&"us_min"))
-}
-
 /// Fits what copy engines take between two GPUs to every second size; the others are judged.
 ///
 /// # Errors
-/// A file or machine that cannot be read; GPUs without NVLink; fewer than two sizes to fit to.
+/// A file or machine that cannot be read, or another table; GPUs without NVLink; fewer than two sizes to fit to.
 pub fn fit_peers(request: &PeerRequest) -> Result<Fitted, Error> {
     let site = request.site.load()?;
-    let (mut peers, mut inputs) = (Vec::new(), Vec::new());
-    for path in &request.measurements {
-        let text = read_text("read the table", path)?;
-        let file = path.display().to_string();
-        peers.extend(read(&file, &text)?);
-        let hash = format!("fnv1a64:{:016x}", fnv1a(text.as_bytes()));
-        inputs.push(Input { name: "measurements".to_owned(), path: Some(file), hash });
-    }
+    let (peers, inputs) = Probed::Copies.read(&request.measurements, read)?;
     let (out, train): (Vec<Peer>, Vec<Peer>) = peers.into_iter().partition(Peer::left_out);
     let mut sizes: Vec<u64> = train.iter().map(|peer| peer.bytes).collect();
     sizes.sort_unstable();
@@ -125,6 +103,7 @@ pub fn fit_peers(request: &PeerRequest) -> Result<Fitted, Error> {
     Ok(Fitted {
         of: Of::Links,
         inputs,
+        notes: Vec::new(),
         trained: errors(&fitted, &train)?,
         left_out: errors(&fitted, &out)?,
         left_out_before: errors(&site.profile, &out)?,
@@ -135,8 +114,7 @@ pub fn fit_peers(request: &PeerRequest) -> Result<Fitted, Error> {
 
 /// Rows of copies between GPUs.
 fn read(file: &str, text: &str) -> Result<Vec<Peer>, Error> {
-    let mut lines = (1_u64..).zip(text.lines()).filter(|(_, l)| !l.starts_with('#') && !l.trim().is_empty());
-    let header: Vec<&str> = lines.next().map(|(_, line)| line.split(',').map(str::trim).collect()).unwrap_or_default();
+    let (header, lines) = headed(text);
     let mut peers = Vec::new();
     for (line, text) in lines {
         let row = Cells { header: &header, cells: text.split(',').map(str::trim).collect() };

@@ -35,12 +35,23 @@ pub enum Trouble {
     },
 }
 
+/// Lines of a table with their numbers, from 1; comments and blank lines are none.
+fn lines(text: &str) -> impl Iterator<Item = (u64, &str)> {
+    (1_u64..).zip(text.lines()).filter(|(_, line)| !line.starts_with('#') && !line.trim().is_empty())
+}
+
+/// The header of a table, and the lines below it.
+pub(super) fn headed(text: &str) -> (Vec<&str>, impl Iterator<Item = (u64, &str)>) {
+    let mut lines = lines(text);
+    (lines.next().map_or_else(Vec::new, |(_, first)| cells(first)), lines)
+}
+
 /// Reads a table about `gpu` from its text; lines that begin with `#` are comments.
 ///
 /// # Errors
 /// A header of no known table; a row without a cell, or with one that is not what its column is about.
 pub fn read(text: &str, gpu: &Compute) -> Result<Read, Trouble> {
-    let mut lines = (1_u64..).zip(text.lines()).filter(|(_, l)| !l.starts_with('#') && !l.trim().is_empty());
+    let mut lines = lines(text);
     let (line, first) = lines.next().unwrap_or((1, ""));
     let header = cells(first);
     let unknown = || Trouble::Header { line, header: first.to_owned() };

@@ -141,6 +141,7 @@ impl Fitted {
     pub fn report(&self, for_people: bool, written: Option<&Path>) -> Report {
         let mut report = Report::new("calibrate", super::VERSION);
         report.inputs.clone_from(&self.inputs);
+        report.assumptions.clone_from(&self.notes);
         let bounded = self.constants.iter().filter(|c| self.of == Of::Kernels && is_at_bound(c.name, c.value));
         report.warnings.extend(bounded.map(|c| {
             format!(
