@@ -367,6 +367,27 @@ fn files_are_held_back_one_by_one() {
     }
 }
 
+/// Goal: sources whose names differ only where those of files are plain have a profile each.
+#[test]
+fn sources_with_like_names_are_held_out_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    for (ranks, name) in [(2, "a-1.csv"), (4, "a_1.csv")] {
+        std::fs::copy(format!("tests/data/h200x4_bench/nccl_lines_{ranks}.csv"), path(name)).unwrap();
+    }
+    let fit = ["calibrate", &path("a-1.csv"), &path("a_1.csv"), "-t", "h200x4", "--held-out", &path("without")];
+    let flags = ["--fit", "latency.nvlink.ll128,kernel.ll128", "--hold-back", "none"];
+    let (code, _, err) = collcast(&[&fit[..], &flags[..]].concat());
+    assert_eq!(code, 0, "{err}");
+    let files = std::fs::read_dir(path("without")).unwrap().map(|file| file.unwrap().path().display().to_string());
+    let mut files: Vec<String> = files.collect();
+    files.sort();
+    assert!(
+        files.len() == 2 && files[0].ends_with("-a-1-csv-2.toml") && files[1].ends_with("-a-1-csv.toml"),
+        "{files:?}"
+    );
+}
+
 /// The mean error on measured rows of a profile that was fitted to others: 4 KiB, 64 KiB, 1 MiB and 16 MiB in graphs, and
 /// with all tests from 1 MiB up in other launch modes too.
 fn transferred(seen: impl Fn(&[&str]) -> bool, unseen: impl Fn(&[&str]) -> bool) -> (usize, f64) {

@@ -1,5 +1,7 @@
 //! `collcast calibrate`: from measurements to a profile, with intervals and held-out errors.
 
+use std::collections::BTreeSet;
+use std::iter::once;
 use std::path::PathBuf;
 
 use collcast::calibrate::{Request, calibrate};
@@ -133,8 +135,10 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     let output = args.output.as_deref().filter(|_| usable || args.force);
     if let Some(folder) = args.held_out.as_ref().filter(|_| usable || args.force) {
         make_folder(folder)?;
+        let mut taken = BTreeSet::new();
         for (source, without) in &outcome.without {
-            write(Some(&folder.join(format!("{}.toml", plain(source)))), without.toml.as_bytes())?;
+            let name = plain(source, &mut taken);
+            write(Some(&folder.join(format!("{name}.toml"))), without.toml.as_bytes())?;
         }
     }
     if let Some(path) = output {
@@ -245,7 +249,10 @@ fn splits(names: &[String]) -> Result<Vec<Split>, Error> {
     Ok(splits)
 }
 
-/// A source's name as that of a file.
-fn plain(source: &str) -> String {
-    source.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect()
+/// A source's name as that of a file; numbered where another one's is `taken`.
+fn plain(source: &str, taken: &mut BTreeSet<String>) -> String {
+    let name: String =
+        source.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
+    let mut names = once(name.clone()).chain((2..).map(|number| format!("{name}-{number}")));
+    names.find(|name| taken.insert(name.clone())).unwrap_or(name)
 }
