@@ -121,6 +121,43 @@ fn splits_and_gpus_of_a_file_are_told_apart() {
     assert!(verdict.confidence.starts_with("low: a file has kernels of several GPUs"), "{}", verdict.confidence);
 }
 
+/// Traces of two ranks, each with its kernels of NCCL one after another: what was called, and us.
+fn kernels(folder: &Path, of: [&[(&str, u32)]; 2]) -> Outcome {
+    let files = [0, 1].map(|rank| {
+        let kernel = |(place, (name, us)): (usize, &(&str, u32))| {
+            let args = json!({"device": rank, "stream": 7, "Collective name": name, "In msg nelems": 1 << 20, "Out msg nelems": 1 << 20,
+                "Group size": 2, "dtype": "Float", "Process Group Name": "0", "Process Group Ranks": "[0, 1]"});
+            json!({"ph": "X", "cat": "kernel", "name": "ncclDevKernel", "ts": 1000 * (place + 1), "dur": us, "args": args})
+        };
+        let events: Vec<Value> = of[rank].iter().enumerate().map(kernel).collect();
+        let path = folder.join(format!("rank{rank}.json"));
+        let info = json!({"rank": rank, "world_size": 2});
+        std::fs::write(&path, json!({"distributedInfo": info, "traceEvents": events}).to_string()).unwrap();
+        path
+    });
+    read(files.to_vec())
+}
+
+/// Goal: an all-reduce is the same call on a rank that sends once before it and on one that sends twice.
+#[test]
+fn sends_do_not_shift_collectives() {
+    let folder = tempfile::tempdir().unwrap();
+    let reduce = ("allreduce", 400);
+    let outcome = kernels(folder.path(), [&[("send", 50), reduce], &[("send", 50), ("send", 50), reduce]]);
+    let calls: Vec<_> = outcome.calls.iter().map(|c| (c.collective.as_str(), c.calls, c.members)).collect();
+    assert_eq!(calls, [("all_reduce", 1.0, 2), ("send_recv", 1.5, 1)], "{:?}", outcome.warnings);
+}
+
+/// Goal: where ranks do different calls at one place, all of them stay in the table, and none is compared.
+#[test]
+fn calls_that_ranks_do_not_agree_on_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let outcome = kernels(folder.path(), [&[("allreduce", 400)], &[("_allgather_base", 300)]]);
+    let calls: Vec<_> = outcome.calls.iter().map(|c| (c.collective.as_str(), c.members, c.waited_ms)).collect();
+    assert_eq!(calls, [("all_gather", 1, None), ("all_reduce", 1, None)]);
+    assert!(outcome.warnings.iter().any(|warning| warning.contains("different calls at the same place")));
+}
+
 /// Goal: rank 1 does 40 products of 0.1 ms more in each step: it is named, and no more than these 4.2 ms are charged to it.
 #[test]
 fn a_late_rank_is_named() {

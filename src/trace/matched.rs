@@ -48,13 +48,14 @@ fn us(ns: i64) -> f64 {
 }
 
 impl Seen {
-    /// Calls of a profiler's trace, numbered in each step by group.
+    /// Calls of a profiler's trace, numbered in each step by group. Sends and receives have numbers of their own: ranks of a
+    /// pipeline make different numbers of them.
     pub(super) fn of_lane<'t>(trace: &'t Trace, rank: u32, lane: &'t Lane) -> impl Iterator<Item = Self> + 't {
-        let mut numbers: BTreeMap<(u32, Arc<Group>), u64> = BTreeMap::new();
+        let mut numbers: BTreeMap<(u32, Arc<Group>, bool), u64> = BTreeMap::new();
         lane.spans.iter().filter_map(move |span| {
             let call = trace.calls.get(span.call? as usize)?;
             let group = call.group.clone().unwrap_or_default();
-            let number = numbers.entry((span.step, Arc::clone(&group))).or_default();
+            let number = numbers.entry((span.step, Arc::clone(&group), alone(call))).or_default();
             *number += 1;
             let key = Key { group, number: (span.step, *number), alone: alone(call).then_some(rank) };
             let (beside_us, exposed_us) = (Some(us(span.beside)), Some(us(span.exposed)));
@@ -124,23 +125,25 @@ pub(super) fn matched(seen: &[Seen]) -> Matched {
     }
     let mut matched = Matched::default();
     let mut kinds: BTreeMap<Alike, Kin> = BTreeMap::new();
-    for (key, mut members) in by_key {
-        let call = &members[0].call;
-        if members.iter().any(|other| other.call.name != call.name) {
+    for (key, members) in by_key {
+        let agree = members.iter().all(|other| other.call.name == members[0].call.name);
+        if !agree {
             matched.odd.insert(named(&key.group));
-            members.truncate(1);
         }
-        let call = &members[0].call;
-        let alike = Alike {
-            group: named(&key.group),
-            ranks: key.group.size,
-            collective: call.collective.map_or_else(|| call.name.clone(), |c| c.name().to_owned()),
-            dtype: call.dtype,
-            size: call.size().map(|size| size.0),
-        };
-        let kin = kinds.entry(alike).or_insert_with(|| Kin::new(call.clone()));
-        kin.add(&members);
-        matched.count(&members);
+        // Where ranks do not agree, each has a call of its own.
+        for members in members.chunks(if agree { members.len() } else { 1 }) {
+            let call = &members[0].call;
+            let alike = Alike {
+                group: named(&key.group),
+                ranks: key.group.size,
+                collective: call.collective.map_or_else(|| call.name.clone(), |c| c.name().to_owned()),
+                dtype: call.dtype,
+                size: call.size().map(|size| size.0),
+            };
+            let kin = kinds.entry(alike).or_insert_with(|| Kin::new(call.clone()));
+            kin.add(members);
+            matched.count(members);
+        }
     }
     matched.kinds = kinds.into_iter().collect();
     matched
