@@ -63,6 +63,11 @@ fn a_planted_slowdown_fails_and_is_named() {
     let slower: Vec<&str> = out.lines().filter(|l| l.starts_with("slower")).collect();
     assert!(slower.len() == 2 && slower.iter().all(|l| l.contains("> 16 MiB") && l.contains("1.050")), "{out}");
 
+    // Where only some sizes changed, the headline has their change and not that of the range.
+    let some = planted(folder.path(), 512 << 10..=2 << 20, 1.5);
+    let (code, out, _) = collcast(&["compare", LOG, &some, "--format", "markdown"]);
+    assert!(code == 1 && out.lines().next().unwrap().contains("at worst by 50.0%"), "{out}");
+
     let small = planted(folder.path(), 8..=32 << 10, 1.15);
     let (code, result) = json(&[LOG, &small]);
     assert_eq!(code, 1, "{result}");
@@ -301,6 +306,32 @@ fn what_has_no_partner_is_counted_and_named() {
     assert_eq!(result["overall"]["rows_only_in_a"], 50);
     assert_eq!(result["unmatched"].as_array().unwrap().len(), 2, "one for each column of nccl-tests");
     assert!(result["warnings"][0].as_str().unwrap().contains("50 rows are in A only: all_gather, 4 ranks"), "{result}");
+}
+
+/// Goal: where B lacks a collective that A has, or a range of its sizes, what is left is no all-clear; single sizes may be left out.
+#[test]
+fn what_b_lacks_is_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, lines: &[(&str, u64)]| {
+        let path = folder.path().join(name).display().to_string();
+        let rows: String =
+            lines.iter().map(|(call, size)| format!("{call},8,{size},{}\n", 20 + size / 100_000)).collect();
+        std::fs::write(&path, format!("collective,ranks,size_bytes,time_us\n{rows}")).unwrap();
+        path
+    };
+    let sizes = |call, powers: std::ops::Range<u32>| powers.map(|power| (call, 1_u64 << power)).collect::<Vec<_>>();
+    let all = file("a.csv", &[sizes("all_reduce", 20..30), sizes("all_gather", 20..30)].concat());
+    for (name, gather, lacks) in [
+        ("b.csv", 0..0, Some("B lacks all_gather over 8 ranks")),
+        ("c.csv", 20..24, Some("B lacks all_gather over 8 ranks at sizes > 16 MiB")),
+        ("d.csv", 20..29, None),
+    ] {
+        let part = file(name, &[sizes("all_reduce", 20..30), sizes("all_gather", gather)].concat());
+        let (code, result) = json(&[&all, &part, "--tolerance", "50%"]);
+        let (verdict, sentence) = (&result["verdict"], result["verdict"]["sentence"].as_str().unwrap());
+        assert_eq!((code, verdict["status"] == "warning"), (0, lacks.is_some()), "{verdict}");
+        assert!(lacks.is_none_or(|lacks| sentence.ends_with(lacks)), "{sentence}");
+    }
 }
 
 #[test]

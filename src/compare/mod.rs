@@ -15,6 +15,7 @@ use collcast_hwbackend::read::{FileKind, FileReport, ReadOptions};
 use collcast_sim::collective::Collective;
 use serde::Serialize;
 
+use crate::bands::{BANDS, band};
 use crate::error::Error;
 use crate::validate::judged::one_kind;
 pub use judge::{Band, Between, Change, FAMILY_ERROR, HostBand, Ratio, SizePair};
@@ -85,6 +86,8 @@ pub struct Outcome {
     pub hosts: Vec<HostBand>,
     /// Hosts that A has and B lacks, where B has others of A.
     pub absent: Vec<String>,
+    /// Calls that A has and B lacks, whole or at all sizes of a range.
+    pub lost: Vec<String>,
     /// Files of B that were not read.
     pub unread: usize,
 }
@@ -132,6 +135,7 @@ pub fn compare(request: &Request) -> Result<Outcome, Error> {
         repeats: matched.repeats,
         defects: defects(&sides, between),
         absent: absent(&sides),
+        lost: lost(&sides),
         unread: sides[1].files.iter().filter(|file| is_missing(file)).count(),
         sides,
     })
@@ -190,6 +194,24 @@ fn absent(sides: &[Side; 2]) -> Vec<String> {
         true => Vec::new(),
         false => a.difference(&b).map(|names| names.join(",")).collect(),
     }
+}
+
+/// Calls that ran in A alone, whole or at all sizes of a range.
+fn lost(sides: &[Side; 2]) -> Vec<String> {
+    let [a, b] = sides.each_ref().map(|side| {
+        let mut sizes: BTreeMap<(Collective, u32), BTreeSet<u8>> = BTreeMap::new();
+        for row in &side.measurements {
+            sizes.entry((row.collective, row.ranks)).or_default().insert(band(row.size.0));
+        }
+        sizes
+    });
+    let lost = a.iter().filter_map(|((collective, ranks), sizes)| {
+        let call = format!("{collective} over {ranks} ranks");
+        let Some(has) = b.get(&(*collective, *ranks)) else { return Some(call) };
+        let gone: Vec<&str> = sizes.difference(has).map(|&band| BANDS[usize::from(band)]).collect();
+        (!gone.is_empty()).then(|| format!("{call} at sizes {}", gone.join(" and ")))
+    });
+    lost.collect()
 }
 
 /// The calls of each file that has rows.

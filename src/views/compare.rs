@@ -207,7 +207,8 @@ impl Outcome {
             Change::Same | Change::CannotTell => return String::new(),
         };
         let Some(band) = self.most(change) else { return self.by_host().unwrap_or_default() };
-        let [value, low, high] = [band.ratio.value, band.ratio.low, band.ratio.high].map(|ratio| sign * (ratio - 1.0));
+        let ratio = band.decisive();
+        let [value, low, high] = [ratio.value, ratio.low, ratio.high].map(|ratio| sign * (ratio - 1.0));
         let (count, total) = (self.count(change), self.bands.len());
         format!(
             "B is {word} than A in {count} of {total} ranges of sizes, {extent} by {value:.1}% ({:.1}% to {:.1}%)",
@@ -263,7 +264,10 @@ impl Outcome {
         if self.unread > 0 {
             alone_text += &format!("; {} of B could not be read", plural(self.unread, "file", "files"));
         }
-        let lacks = !self.absent.is_empty() || self.unread > 0;
+        if !self.lost.is_empty() {
+            alone_text += &format!("; B lacks {}", few(&self.lost));
+        }
+        let lacks = !self.absent.is_empty() || !self.lost.is_empty() || self.unread > 0;
         if let Some(Defect { what, .. }) = self.defects.first() {
             let more = match self.defects.len() - 1 {
                 0 => String::new(),
