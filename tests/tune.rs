@@ -387,6 +387,26 @@ fn a_step_is_tuned() {
     assert!((simulated(&["--env", plugin, "--env", &table]) - tuned).abs() < 1e-3);
 }
 
+/// Goal: a rank that has two roles of one shape makes the calls of both, and a note names the role that has no line.
+#[test]
+fn roles_of_one_shape_add_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step.toml").display().to_string();
+    let text = "schema = \"collcast/scenario/1\"\nname = \"step\"\n[machine]\ntopology = \"h200x4\"\n[layout]\ntensor = 2\n\
+                data = 2\n[data_parallel]\nkind = \"ddp\"\nbucket = \"32 MiB\"\n[[layers]]\nname = \"block\"\ncount = 4\n\
+                forward = \"1 ms\"\nbackward = \"2 ms\"\nparameters = [16777216]\noutput = \"32 MiB\"\nsum = \"32 MiB\"\n\
+                sum_backward = \"32 MiB\"\n";
+    std::fs::write(&path, text).unwrap();
+    let report = tune(&[&path]);
+    // In each of four layers one sum forward, one backward and one of gradients.
+    assert_eq!((report["calls"].as_array().unwrap().len(), &report["calls"][0]["calls"]), (1, &12.into()), "{report}");
+    let notes = report["assumptions"].to_string();
+    assert!(
+        notes.contains("data-parallel has as many ranks and hosts as tensor-parallel (2 ranks, 1 nodes)"),
+        "{notes}"
+    );
+}
+
 /// Goal: what cannot be tuned is refused with the way out.
 #[test]
 fn bad_questions_are_refused() {

@@ -75,6 +75,13 @@ impl Communicator {
     pub(super) fn shape(&self) -> (u32, u32, (u32, u32)) {
         (self.nodes, self.ranks, self.a_domain)
     }
+
+    /// That another role has its shape.
+    pub(super) fn stands_for(&self, role: &str) -> String {
+        format!(
+            "{role} has as many ranks and hosts as {self}, and NCCL's plugin tells them apart by nothing else: the latter's lines hold for both"
+        )
+    }
 }
 
 /// One communicator on a machine.
@@ -167,10 +174,7 @@ impl Communicators {
             stride *= size;
             let shape = |group: &Group| group.communicator.shape();
             match groups.iter().find(|other| shape(other) == shape(&group)) {
-                Some(other) => notes.push(format!(
-                    "{name} has as many ranks and hosts as {}, and NCCL's plugin tells them apart by nothing else: the lines of the first hold for both",
-                    other.communicator
-                )),
+                Some(other) => notes.push(other.communicator.stands_for(name)),
                 None => groups.push(group),
             }
         }

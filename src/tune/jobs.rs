@@ -1,8 +1,9 @@
 //! What is asked about: the communicators, and the calls of each.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_sim::collective::Collective;
+use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Call;
 use collcast_sim::units::Bytes;
 
@@ -24,7 +25,7 @@ pub(super) struct Job {
 pub(super) fn jobs(site: &Site, request: &Request) -> Result<(Vec<Job>, Vec<String>), Error> {
     let topology = &site.topology;
     if let Some(step) = &request.step {
-        return Ok((step_jobs(step, request)?, Vec::new()));
+        return step_jobs(step, request);
     }
     let (groups, notes) = match &request.communicators {
         Some(communicators) => communicators.on(topology)?,
@@ -33,9 +34,12 @@ pub(super) fn jobs(site: &Site, request: &Request) -> Result<(Vec<Job>, Vec<Stri
     Ok((groups.into_iter().map(|group| Job { group, asked: Vec::new() }).collect(), notes))
 }
 
-/// Those of a step. Roles with as many hosts and ranks are one to NCCL's plugin.
-fn step_jobs(step: &Collectives, request: &Request) -> Result<Vec<Job>, Error> {
-    let mut jobs: Vec<Job> = Vec::new();
+/// Those of a step. Roles with as many hosts and ranks are one to NCCL's plugin, as a note says. A rank that has several of
+/// them makes the calls of all.
+fn step_jobs(step: &Collectives, request: &Request) -> Result<(Vec<Job>, Vec<String>), Error> {
+    let (mut jobs, mut notes) = (Vec::<Job>::new(), BTreeSet::new());
+    // How often each rank makes a call, by job, collective and size.
+    let mut made: BTreeMap<(usize, Collective, Bytes), BTreeMap<Rank, u64>> = BTreeMap::new();
     for role in &step.roles {
         let others = role.others.iter().map(Vec::as_slice);
         let group = Group::named(&role.name, &step.site.topology, &role.ranks, others);
@@ -44,17 +48,23 @@ fn step_jobs(step: &Collectives, request: &Request) -> Result<Vec<Job>, Error> {
         if at == jobs.len() {
             jobs.push(Job { group, asked: Vec::new() });
         }
-        let asked = &mut jobs[at].asked;
+        let Job { group: Group { communicator, .. }, asked } = &mut jobs[at];
+        if communicator.name.as_ref() != Some(&role.name) {
+            notes.insert(communicator.stands_for(&role.name));
+        }
         for (call, times) in &role.calls {
+            let by_rank = made.entry((at, call.collective, call.size())).or_default();
+            for rank in role.ranks.iter().chain(role.others.iter().flatten()) {
+                *by_rank.entry(*rank).or_default() += times;
+            }
+            let times = by_rank.values().copied().max().unwrap_or_default();
             let same = |a: &&mut Asked| (a.call.collective, a.call.size()) == (call.collective, call.size());
             match asked.iter_mut().find(same) {
-                Some(known) => known.times = known.times.max(*times),
-                None => asked.push(Asked {
-                    call: call.clone(),
-                    channels: request.channels.clone(),
-                    beyond: false,
-                    times: *times,
-                }),
+                Some(known) => known.times = times,
+                None => {
+                    let (call, channels) = (call.clone(), request.channels.clone());
+                    asked.push(Asked { call, channels, beyond: false, times });
+                }
             }
         }
     }
@@ -64,7 +74,7 @@ fn step_jobs(step: &Collectives, request: &Request) -> Result<Vec<Job>, Error> {
         let around = calls(&own, job.group.communicator.ranks, &ALL_SIZES, true)?;
         job.asked.extend(around.into_iter().filter(|other| is_outside(&job.asked, other)).collect::<Vec<_>>());
     }
-    Ok(jobs)
+    Ok((jobs, notes.into_iter().collect()))
 }
 
 /// Most calls with channels: a slip in the sizes must not run for ever.
