@@ -700,6 +700,19 @@ fn a_forecast_advises_fifos() {
     assert_eq!(collcast(&["tune", "undo", &env]), (0, String::new(), String::new()));
     assert_eq!(read(&env), before);
 
+    // A second value must gain beyond its own doubt too. Both then are as unsure as their doubts together.
+    let known = |uncertainty: &str| {
+        std::fs::write(&profile, FAR.replace("0.05", uncertainty)).unwrap();
+        let low =
+            ["--env", "NCCL_ALGO=Ring", "--env", "NCCL_PROTO=^LL128", "-c", "all_reduce,all_gather", "-s", "256K:4G:4"];
+        let process = tune(&[&machine[..], &low].concat())["process"][0].clone();
+        (process["settings"].as_str().unwrap().to_owned(), process["doubt"].as_f64().unwrap())
+    };
+    let (one, both) = (known("0.3"), known("0.05"));
+    assert_eq!((&*one.0, &*both.0), ("NCCL_BUFFSIZE=16777216", "NCCL_BUFFSIZE=16777216 NCCL_LL_BUFFSIZE=1048576"));
+    // Each alone 0.0104.
+    assert!(both.1 > 0.012, "{both:?}");
+
     // Near hosts keep FIFOs full.
     let near = tune(&["dgx-h100", "--nodes", "2", "-s", "64M:8G:2", "--env", "NCCL_NVLS_ENABLE=0"]);
     assert!(near["process"].as_array().unwrap().is_empty(), "{}", near["process"]);

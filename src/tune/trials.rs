@@ -81,6 +81,15 @@ impl Effect {
         }
     }
 
+    /// Adds what is known of the call under the values that these go beside. What was measured is in no doubt.
+    fn add(&mut self, base: Option<&Trial>) {
+        let of_call = |base: &&Self| base.at == self.at;
+        if let Some(base) = base.and_then(|base| base.effects.iter().find(of_call)) {
+            self.saved += base.known();
+            self.doubt = self.doubt.hypot(if base.measured().next().is_some() { 0.0 } else { base.doubt });
+        }
+    }
+
     /// Whether each of several rounds was slower with the values.
     fn is_slowed(&self) -> bool {
         self.measured().count() >= SLOWER.0 && self.measured().all(|saved| saved < -SLOWER.1)
@@ -222,6 +231,11 @@ fn apart(
     Ok(Some([known.map_or_else(|| forecast(&some), Ok)?, forecast(&others)?]))
 }
 
+/// Whether values are expected to save enough to be measured.
+fn may_gain((saved, doubt): (f64, f64)) -> bool {
+    expected(saved, doubt) > WORTH
+}
+
 /// The choice that is advised for a call.
 fn advised(call: &Tuned) -> Forced {
     call.advice.as_ref().map(|_| (call.taken().pair, call.taken().channels))
@@ -247,22 +261,19 @@ impl<'w, 's> Trials<'w, 's> {
     /// # Errors
     /// What has no forecast; [`Error::Cancelled`].
     pub(super) fn forecast(mut self, watch: &Watch) -> Result<Process, Error> {
-        let mut best: Option<(f64, Trial)> = None;
+        let mut best: Option<Trial> = None;
         loop {
-            let beside = best.as_ref().map(|best| &best.1);
-            self.open(beside, &|(saved, doubt)| saved > SURE * doubt && saved > WORTH, watch)?;
-            let best_of = self.trials.drain(..).map(|trial| (trial.belief().0, trial));
-            let found = best_of.max_by(|a, b| a.0.total_cmp(&b.0));
-            match found.filter(|(saved, _)| best.as_ref().is_none_or(|best| *saved > best.0 + WORTH)) {
+            self.open(best.as_ref(), &|(saved, doubt)| saved > SURE * doubt && saved > WORTH, watch)?;
+            match self.trials.drain(..).max_by(|a, b| a.belief().0.total_cmp(&b.belief().0)) {
                 Some(better) => best = Some(better),
                 None => break,
             }
         }
-        let tried = best.map(|(_, trial)| Tried { finding: Finding::Change, ..trial.tried(self.works) });
+        let tried = best.map(|trial| Tried { finding: Finding::Change, ..trial.tried(self.works) });
         Ok(Process { tried: tried.into_iter().collect(), times: 0 })
     }
 
-    /// Adds the trials of one value more than another has, as far as what is forecast of them is worth it.
+    /// Adds the trials of one value more than another has, as far as what is forecast of that value is worth it.
     fn open(
         &mut self,
         base: Option<&Trial>,
@@ -283,13 +294,17 @@ impl<'w, 's> Trials<'w, 's> {
                 return if self.measured { Ok(()) } else { Err(Error::Cancelled) };
             }
             let settings: Vec<ProcessSetting> = beside.iter().copied().chain([setting]).collect();
-            let known = |some| match self.effects(&settings, base, some) {
+            let known = |some| match self.effects(&settings, beside, some) {
                 // A call that cannot be forecast under them, as one that takes too long, says nothing for them.
                 Err(error) if !error.is_internal() => Ok(None),
                 effects => effects.map(|effects| Some(effects).filter(|effects| is_worth(belief(effects)))),
             };
-            let Some(_) = known(true)? else { continue };
-            let Some(effects) = known(false)? else { continue };
+            // What goes beside other values is forecast at all sizes: it may help few.
+            if base.is_none() && known(true)?.is_none() {
+                continue;
+            }
+            let Some(mut effects) = known(false)? else { continue };
+            effects.iter_mut().for_each(|effect| effect.add(base));
             // A measurement may show that a call which seems slower is not; forecasts alone must show none.
             let doubt = if self.measured { SURE } else { 0.0 };
             let harmless = |effect: &Effect| effect.saved > -TOLERANCE - doubt * effect.doubt;
@@ -300,11 +315,11 @@ impl<'w, 's> Trials<'w, 's> {
         Ok(())
     }
 
-    /// The calls under values; some of them, or all.
+    /// What values do to calls that have some of them already; to some of the calls, or all.
     fn effects(
         &self,
         settings: &[ProcessSetting],
-        base: Option<&Trial>,
+        beside: &[ProcessSetting],
         some: bool,
     ) -> Result<Vec<Effect>, PredictError> {
         let mut calls: Vec<(usize, usize)> = Vec::new();
@@ -321,31 +336,28 @@ impl<'w, 's> Trials<'w, 's> {
                 }
             }
         }
-        calls.par_iter().map(|&at| self.effect(at, settings, base)).collect()
+        calls.par_iter().map(|&at| self.effect(at, settings, beside)).collect()
     }
 
-    /// A call under values, by what is known of it under fewer.
     fn effect(
         &self,
         at: (usize, usize),
         settings: &[ProcessSetting],
-        base: Option<&Trial>,
+        beside: &[ProcessSetting],
     ) -> Result<Effect, PredictError> {
         let work = &self.works[at.0];
         let call = &work.calls[at.1];
         let counts = !call.beyond && (work.here || !self.measured);
-        let known = base.and_then(|base| base.effects.iter().find(|effect| effect.at == at)).map_or(0.0, Effect::known);
-        let beside = base.map_or(&[][..], |base| &base.settings);
         let forecast = match call.not_modelled() {
             None => apart(&work.clock, call, [beside, settings])?,
             // A measurement alone says what values do to it.
             Some(_) => None,
         };
         let (saved, doubt) = match forecast {
-            None => (known, 0.0),
+            None => (0.0, 0.0),
             Some([before, with]) => {
                 let doubt = RATIO * deviation(&before).max(deviation(&with));
-                (known + (before.time.as_us() / with.time.as_us()).ln(), doubt)
+                ((before.time.as_us() / with.time.as_us()).ln(), doubt)
             }
         };
         let weight = if counts { self.objective.weight(call) } else { 0.0 };
@@ -358,7 +370,7 @@ impl<'w, 's> Trials<'w, 's> {
     /// # Errors
     /// A fault of a forecast.
     pub(super) fn promises(mut self, watch: &Watch) -> Result<bool, Error> {
-        self.open(None, &|(saved, doubt)| expected(saved, doubt) > WORTH, watch)?;
+        self.open(None, &may_gain, watch)?;
         Ok(!self.trials.is_empty())
     }
 
@@ -375,7 +387,7 @@ impl<'w, 's> Trials<'w, 's> {
         if spent(self.times) || watch.stopped() {
             return Ok(None);
         }
-        self.open(None, &|(saved, doubt)| expected(saved, doubt) > WORTH, watch)?;
+        self.open(None, &may_gain, watch)?;
         while !watch.stopped() && !spent(self.times) {
             let Some(next) = self.next() else { break };
             if let Err(error) = self.round(next, stopwatch) {
@@ -387,9 +399,8 @@ impl<'w, 's> Trials<'w, 's> {
             let is_best = judged.as_ref().is_some_and(|t| t.finding == Finding::Change && t.gain > self.gain());
             self.trials[next].judged = judged;
             if is_best {
-                let so_far = -(-self.gain()).ln_1p();
                 let base = self.trials.swap_remove(next);
-                self.open(Some(&base), &|(saved, doubt)| expected(saved - so_far, doubt) > WORTH, watch)?;
+                self.open(Some(&base), &may_gain, watch)?;
                 self.trials.push(base);
             }
         }
