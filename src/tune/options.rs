@@ -8,6 +8,7 @@ use collcast_sim::engine::Unobserved;
 use collcast_sim::nccl::Plan;
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::schedule::Call;
+use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use super::communicator::Group;
@@ -198,6 +199,7 @@ impl Clock<'_> {
         }
         let (collective, size_bytes, launch) = (call.collective, call.size().0, settings.launch);
         let communicator = self.group.communicator.clone();
+        let covariance = DMatrix::zeros(candidates.len(), candidates.len());
         let tuned = Tuned {
             communicator,
             collective,
@@ -210,6 +212,7 @@ impl Clock<'_> {
             beyond,
             in_step,
             advice: None,
+            covariance,
         };
         Ok((Some(tuned), left_out))
     }

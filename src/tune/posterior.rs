@@ -118,18 +118,29 @@ impl Seen<'_> {
 
 /// Says of each candidate of calls of one collective what it saves, and how unsure that is.
 pub(super) fn judge(calls: &mut [Tuned]) {
-    let beliefs: Vec<Vec<Belief>> = {
+    let known: Vec<(DVector<f64>, DMatrix<f64>)> = {
         let seen: Vec<Seen<'_>> = calls.iter().flat_map(seen_of).collect();
         let seen: Vec<&Seen<'_>> = seen.iter().filter(|one| !one.is_wrong(&seen)).collect();
         // Few points are near to all calls.
         let of_all = (seen.len() <= NEAREST).then(|| Fitted::of(&seen));
-        let beliefs = |call| match &of_all {
-            Some(fitted) => beliefs(call, fitted.as_ref()),
-            None => beliefs(call, Fitted::of(&nearest(call, &seen)).as_ref()),
+        let of_call = |call: &Tuned| {
+            let points: Vec<Point<'_>> = call.candidates.iter().map(|candidate| Point::new(call, candidate)).collect();
+            match &of_all {
+                Some(fitted) => corrected(&points, fitted.as_ref()),
+                None => corrected(&points, Fitted::of(&nearest(call, &seen)).as_ref()),
+            }
         };
-        calls.iter().map(beliefs).collect()
+        calls.iter().map(of_call).collect()
     };
-    for (call, beliefs) in calls.iter_mut().zip(beliefs) {
+    for (call, (shift, covariance)) in calls.iter_mut().zip(known) {
+        call.covariance = covariance;
+        let time_us = |index: usize| call.candidates[index].predicted_us * shift[index].exp();
+        let default_us = time_us(call.default);
+        let belief = |index: usize| {
+            let (time_us, doubt) = (time_us(index), call.doubt(index, call.default));
+            Belief { time_us, saved: (default_us / time_us).ln(), doubt }
+        };
+        let beliefs: Vec<Belief> = (0..call.candidates.len()).map(belief).collect();
         for (candidate, belief) in call.candidates.iter_mut().zip(beliefs) {
             candidate.belief = belief;
         }
@@ -163,22 +174,6 @@ fn nearest<'s, 't>(call: &Tuned, seen: &[&'s Seen<'t>]) -> Vec<&'s Seen<'t>> {
     near.sort_by(|a, b| (a.point.octave - octave).abs().total_cmp(&(b.point.octave - octave).abs()));
     near.truncate(NEAREST);
     near
-}
-
-fn beliefs(call: &Tuned, fitted: Option<&Fitted<'_>>) -> Vec<Belief> {
-    let points: Vec<Point<'_>> = call.candidates.iter().map(|candidate| Point::new(call, candidate)).collect();
-    let (shift, covariance) = corrected(&points, fitted);
-    let default = call.default;
-    let belief = |(index, candidate): (usize, &Candidate)| {
-        let variance = covariance[(index, index)] + covariance[(default, default)] - 2.0 * covariance[(index, default)];
-        let time = |index: usize| call.candidates[index].predicted_us.ln() + shift[index];
-        Belief {
-            time_us: candidate.predicted_us * shift[index].exp(),
-            saved: time(default) - time(index),
-            doubt: variance.max(0.0).sqrt(),
-        }
-    };
-    call.candidates.iter().enumerate().map(belief).collect()
 }
 
 /// What was seen, with the weights that correct forecasts.

@@ -254,7 +254,7 @@ impl<'s> Search<'s> {
         let worth = match place == best {
             true if belief.is_certain() => return None,
             true => belief.saved,
-            false => expected(belief.saved - incumbent.belief.saved, belief.doubt),
+            false => expected(belief.saved - incumbent.belief.saved, call.doubt(place, best)),
         };
         (worth > WORTH).then_some(worth)
     }
@@ -420,7 +420,7 @@ mod tests {
 
     use super::*;
     use crate::site::Site;
-    use crate::tune::tuned::{Advice, Basis};
+    use crate::tune::tuned::{Advice, Basis, Times};
     use crate::tune::{Request, tune};
 
     /// Goal: what a size counts for: as much as any other, its time, or its time in a step.
@@ -480,6 +480,33 @@ mod tests {
         let of: BTreeSet<Collective> = confirmed.iter().map(|&index| search.calls[index].collective).collect();
         assert_eq!((choice.0, of.len(), confirmed.len()), (pair, 2, 2));
         assert_eq!(search.spaced(confirmed.iter().copied()), confirmed, "sizes of two collectives are never too near");
+    }
+
+    /// Goal: what a choice may gain over the best known is as unsure as those two are apart, not as it and NCCL's choice are.
+    #[test]
+    fn a_choice_is_held_against_the_best_known() {
+        let site = Site::load("h200x4").unwrap();
+        let channels = vec![None, Some(16)];
+        let request = Request { sizes: Some(vec![1 << 22]), channels, ..Request::default() };
+        let mut calls = tune(&site, &request).unwrap().calls;
+        let pair = (Algorithm::Ring, Protocol::Simple);
+        let index = calls.iter().position(|call| !call.beyond).unwrap();
+        let call = &mut calls[index];
+        let place = |of| call.candidates.iter().position(|c| (c.pair, c.channels) == (pair, of)).unwrap();
+        let (best, other) = (place(None), place(Some(16)));
+        assert_ne!(call.default, best);
+        let time_us = 0.9 * call.default_candidate().predicted_us;
+        call.candidates[best].measured = Some(Times { time_us, runs: 5, deviation: 0.01 });
+        posteriors(&mut calls);
+        let mut measured = Measured::default();
+        let search = Search::new(&mut calls, &mut measured, site.settings(), None);
+        let call = &search.calls[index];
+        let [ahead, behind] = [other, best].map(|place| call.candidates[place].belief);
+        let doubt = call.doubt(other, best);
+        assert!(doubt > 0.0 && doubt < 0.9 * ahead.doubt, "{doubt} {ahead:?}");
+        let worth = expected(ahead.saved - behind.saved, doubt);
+        assert_eq!(search.worth(index, (pair, Some(16))), Some(worth).filter(|worth| *worth > WORTH));
+        assert!(worth > WORTH, "{worth}");
     }
 
     /// Goal: expected gains by hand: half of the mean absolute deviation where nothing is ahead, the lead itself where it is

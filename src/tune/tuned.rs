@@ -6,6 +6,7 @@ use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
 use collcast_sim::domain;
 use collcast_sim::predict::Prediction;
 use collcast_sim::schedule::Call;
+use nalgebra::DMatrix;
 use serde::Serialize;
 
 use super::communicator::Communicator;
@@ -173,12 +174,21 @@ pub struct Tuned {
     pub in_step: u64,
     /// A better candidate, beyond doubt.
     pub advice: Option<Advice>,
+    /// How what is not known of the candidates' times, as logarithms, varies together.
+    #[serde(skip)]
+    pub(super) covariance: DMatrix<f64>,
 }
 
 impl Tuned {
     /// Whether another call is of the same collective and communicator.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.collective == other.collective && self.communicator == other.communicator
+    }
+
+    /// Standard deviation of the logarithm of one candidate's time over another's.
+    pub(super) fn doubt(&self, one: usize, other: usize) -> f64 {
+        let of = |a: usize, b: usize| self.covariance[(a, b)];
+        (of(one, one) + of(other, other) - 2.0 * of(one, other)).max(0.0).sqrt()
     }
 
     /// What NCCL takes by itself.
