@@ -464,8 +464,9 @@ fn print(
     // The rows come in any case, and then what keeps the files beside them from being written.
     let sidecar = beside.filter(|_| !outcome.rows.is_empty()).map_or(Ok(()), |path| {
         // What NCCL's processes inherit too: it ran with it.
+        let machine = args.machine.name().or(args.guard.machine());
         let inherited = std::env::vars().filter(|(name, _)| is_read(name));
-        write(Some(path), outcome.sidecar(&source(), args.machine.name(), inherited).as_bytes())
+        write(Some(path), outcome.sidecar(&source(), machine, inherited).as_bytes())
     });
     // The page of a run that is judged is that of the judgement.
     let page = if judged { Ok(()) } else { args.page.write(|| outcome.report()) };

@@ -7,6 +7,7 @@ use collcast_sim::domain::Beyond;
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 
+use super::judge::HEAVY_TAIL;
 use super::kind::{Doubt, Kind};
 use super::run::{Point, Run, how, used};
 use crate::statistics::INTERVAL;
@@ -68,17 +69,26 @@ fn run(sizes: &BTreeMap<u64, Vec<&Judged<'_>>>, topology: &Topology, profile: &P
     })
 }
 
-/// How far hosts of like machines lie apart in what they take to launch a call, as a standard deviation of the logarithm: 90%
-/// within 1.3 times. A thread a GPU launches every 9.4 us on our host of H200 and every 12.2 to 12.8 us on that of H100.
-const HOSTS_LAUNCH: f64 = 0.16;
+/// How far hosts of like machines lie apart in what they take to launch a call, as a standard deviation of the logarithm. A
+/// process that drives one GPU launches every 5.1 us on our first host of H200, every 6.5 to 10 us on another and every 10 to 12 us
+/// on that of H100: all within three of these. A thread a GPU, of which several take turns in one process, launches every 8.8 to 9.5
+/// us on both hosts of H200 and every 9.8 to 12.8 us on that of H100.
+fn hosts_launch(launch: Launch) -> f64 {
+    match launch {
+        Launch::Processes => 0.3,
+        Launch::SingleThread | Launch::Threads => 0.16,
+        // Calls of a graph are launched by the device.
+        Launch::Graph => 0.0,
+    }
+}
 
 fn point(size: u64, rows: &[&Judged<'_>], own: bool) -> Point {
     let p = &rows[0].prediction;
     // In place and out of place may have forecasts of their own: times are told beside the first.
     let measured = |j: &&Judged<'_>| j.row.time.as_us() * p.time.as_us() / j.prediction.time.as_us();
     let own = if own && p.beyond.is_empty() { (p.high.as_us() / p.low.as_us()).ln() / INTERVAL } else { 0.0 };
-    // Calls that the host keeps say how fast it launches.
-    let host = if p.issue >= p.time { HOSTS_LAUNCH } else { 0.0 };
+    // Calls that the host keeps, or one that is slower and healthy would keep, say how fast it launches.
+    let host = hosts_launch(rows[0].launch()) + (p.issue.as_us() / p.time.as_us()).ln().min(0.0) / HEAVY_TAIL;
     Point {
         size_bytes: size,
         measured_us: rows.iter().map(measured).collect(),

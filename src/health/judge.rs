@@ -241,7 +241,7 @@ const WOULD_SHOW: [f64; 3] = [0.5, 0.67, 0.85];
 const FALSE_ALARM: f64 = 0.02;
 /// Standard deviations beyond which others are called slow, at least: forecasts there are off by more than a normal
 /// distribution has it, since NCCL may choose another protocol than forecast.
-const HEAVY_TAIL: f64 = 3.0;
+pub(super) const HEAVY_TAIL: f64 = 3.0;
 /// Standard deviations within which 95% of healthy machines are, on the slow side.
 const ONE_SIDED: f64 = 1.645;
 /// Scatter of rows from which on a band is unsteady: ten times that of `crate::noise` at large sizes, five times
