@@ -8,6 +8,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use collcast_sim::text::one_line;
 
 use crate::palette::Hue;
+use crate::svg::scale::{decades, number};
 
 /// A picture with logarithmic axes: bytes, and bus bandwidth in GB/s.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -35,6 +36,8 @@ const WIDTH: u32 = 860;
 const HEIGHT: u32 = 560;
 /// Of the upper panel; the lower one has the errors.
 const UPPER: u32 = 390;
+/// Numbers beside the upper panel at most.
+const TICKS: usize = 16;
 /// Errors beyond are drawn at the rim.
 const ERROR_MAX: f64 = 40.0;
 
@@ -95,13 +98,17 @@ pub fn render(chart: &Chart) -> Result<String, ChartError> {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
         area.fill(&WHITE).map_err(|e| failed(e.to_string()))?;
         let (upper, lower) = area.split_vertically(UPPER);
+        let rates = (y.0 / 1.2, y.1 * 1.2);
         let mut plane = ChartBuilder::on(&upper)
             .caption(&title, ("sans-serif", 16))
             .margin(10)
             .margin_right(230)
             .x_label_area_size(24)
             .y_label_area_size(62)
-            .build_cartesian_2d((x.0 / 1.3..x.1 * 1.3).log_scale().base(2.0), (y.0 / 1.2..y.1 * 1.2).log_scale())
+            .build_cartesian_2d(
+                (x.0 / 1.3..x.1 * 1.3).log_scale().base(2.0),
+                (rates.0..rates.1).log_scale().with_key_points(decades(rates, TICKS)),
+            )
             .map_err(|e| failed(e.to_string()))?;
         plane
             .configure_mesh()
@@ -109,7 +116,7 @@ pub fn render(chart: &Chart) -> Result<String, ChartError> {
             .bold_line_style(RGBColor(225, 225, 225))
             .x_labels(12)
             .x_label_formatter(&|v| bytes(*v))
-            .y_label_formatter(&|v| if *v >= 1.0 { format!("{v:.0}") } else { format!("{v}") })
+            .y_label_formatter(&|v| number(*v))
             .y_desc("bus bandwidth (GB/s)")
             .draw()
             .map_err(|e| failed(e.to_string()))?;
@@ -168,15 +175,19 @@ fn errors(
         .map_err(|e| e.to_string())?;
     for (index, series) in chart.series.iter().enumerate() {
         let colour = nth(index);
-        let off = series.points.iter().filter_map(|&(x, y)| {
-            let predicted = series.line.iter().find(|p| p.0 == x)?.1;
-            // Rates: the inverse of times.
-            let error = 100.0 * (y / predicted - 1.0);
-            (shown(x) && shown(y) && shown(predicted)).then(|| (x, error.clamp(-ERROR_MAX, ERROR_MAX)))
-        });
+        let off = off(series).map(|(x, error)| (x, error.clamp(-ERROR_MAX, ERROR_MAX)));
         plane.draw_series(off.map(|at| Circle::new(at, 2, colour.filled()))).map_err(|e| e.to_string())?;
     }
     Ok(())
+}
+
+/// Sizes, and how far the forecasts are off there, in percent.
+fn off(series: &Series) -> impl Iterator<Item = (f64, f64)> {
+    series.points.iter().filter_map(|&(x, y)| {
+        let predicted = series.line.iter().find(|p| p.0 == x)?.1;
+        // Rates: the inverse of times.
+        [x, y, predicted].into_iter().all(shown).then(|| (x, 100.0 * (y / predicted - 1.0)))
+    })
 }
 
 /// Labels at the right, and what marks and lines mean.
@@ -200,6 +211,9 @@ fn legend(area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>, chart: &Ch
     let mut notes = vec!["points: measured", "line, band: predicted, 90%"];
     if chart.series.iter().any(|s| !s.baseline.is_empty()) {
         notes.push("dashed: NCCL's own model");
+    }
+    if chart.series.iter().flat_map(off).any(|(_, error)| error.abs() > ERROR_MAX) {
+        notes.push("at the rim below: more than 40% off");
     }
     top += 10;
     for note in notes {
@@ -239,6 +253,25 @@ mod tests {
             let shown = svg.contains(words) || svg.contains(&words.replace('\'', "&apos;"));
             assert!(shown, "{words} in {svg}");
         }
+    }
+
+    /// Goal: rates have round numbers beside them, each once, and errors that are drawn at the rim are said to be larger.
+    #[test]
+    fn axes_are_told() {
+        let mut chart = example();
+        chart.series[0].points[0].1 *= 0.5;
+        let numbers = |svg: &str| -> Vec<String> {
+            let document = roxmltree::Document::parse(svg).expect("XML");
+            let words = document
+                .descendants()
+                .filter(roxmltree::Node::is_text)
+                .filter_map(|n| n.text())
+                .map(|text| text.trim().to_owned());
+            words.filter(|text| text.parse::<f64>().is_ok()).collect()
+        };
+        let svg = render(&chart).expect("a chart");
+        assert_eq!(numbers(&svg), ["0.05", "0.1", "0.2", "0.5", "1", "2", "5", "10", "20", "50", "100", "200", "500"]);
+        assert!(svg.contains("more than 40% off") && !render(&example()).expect("a chart").contains("more than 40%"));
     }
 
     /// Goal: what cannot be shown on logarithmic axes is left out, and nothing at all is refused.

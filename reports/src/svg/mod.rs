@@ -8,7 +8,7 @@ mod bars;
 mod map;
 mod parts;
 mod plane;
-mod scale;
+pub(crate) mod scale;
 mod steps;
 mod timeline;
 

@@ -89,6 +89,8 @@ fn one(series: &Series, every: usize, plane: &Plane, x: &Ruler, y: &Ruler) -> Ma
     };
     html! {
         @if rim.len() > 2 { path class=(format!("band c{hue}")) d=(format!("{}z", path(&rim))) {} }
+        // A band at one place has no breadth.
+        @if rim.len() == 2 { path class=(format!("line c{hue}")) d=(path(&rim)) {} }
         @if line.len() > 1 { path class=(format!("{} c{hue}", class(series.stroke))) d=(path(&line)) {} }
         @if series.stroke != Stroke::Thin || !series.label.is_empty() {
             @for (p, small) in marked(series).step_by(every) {

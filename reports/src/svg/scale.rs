@@ -5,21 +5,22 @@ use collcast_sim::units::Bytes;
 use crate::figure::Scale;
 
 /// An axis on the page: which values it holds, and between which places.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(super) struct Ruler {
     scale: Scale,
     values: (f64, f64),
     places: (f64, f64),
+    /// The values that it was made for, in order.
+    shown: Vec<f64>,
 }
 
 impl Ruler {
     /// Around values that it can show; none where there is none.
     pub(super) fn around(scale: Scale, values: impl Iterator<Item = f64>, places: (f64, f64)) -> Option<Self> {
-        let shown = values.filter(|v| shows(scale, *v));
-        let (low, high) = shown.fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(v), high.max(v)));
-        if low > high {
-            return None;
-        }
+        let mut shown: Vec<f64> = values.filter(|v| shows(scale, *v)).collect();
+        shown.sort_by(f64::total_cmp);
+        shown.dedup();
+        let (low, high) = (*shown.first()?, *shown.last()?);
         let values = match scale {
             // A quarter of a doubling beyond the outermost.
             Scale::Bytes | Scale::Powers => (low / 1.19, high * 1.19),
@@ -32,7 +33,7 @@ impl Ruler {
                 (from, high + room)
             }
         };
-        Some(Self { scale, values, places })
+        Some(Self { scale, values, places, shown })
     }
 
     /// Where a value stands; none for one that this scale cannot show.
@@ -47,12 +48,31 @@ impl Ruler {
 
     /// Values that are written beside the axis, with their places and words.
     pub(super) fn ticks(&self, most: usize) -> Vec<(f64, String)> {
-        let values = match self.scale {
+        let round = match self.scale {
             Scale::Bytes | Scale::Powers => sizes(self.values, most),
             Scale::Log => decades(self.values, most),
             Scale::Linear => steps(self.values, most),
         };
+        // One number tells nothing of an axis, and none tells less.
+        let values = match self.scale {
+            _ if round.len() > 1 => round,
+            Scale::Bytes | Scale::Powers => self.apart(most),
+            Scale::Log | Scale::Linear => steps(self.values, most),
+        };
         values.into_iter().filter_map(|v| Some((self.at(v)?, self.words(v)))).collect()
+    }
+
+    /// The values themselves, but those that are too near to the one before for words of their own.
+    fn apart(&self, most: usize) -> Vec<f64> {
+        let room = (self.places.1 - self.places.0).abs() / most.max(1) as f64;
+        let mut last = f64::NEG_INFINITY;
+        let far = |value: &f64| {
+            let place = self.at(*value).unwrap_or(last);
+            let far = place - last >= room;
+            last = if far { place } else { last };
+            far
+        };
+        self.shown.iter().copied().filter(far).collect()
     }
 
     /// A value as a reader says it.
@@ -79,7 +99,7 @@ fn sizes((low, high): (f64, f64), most: usize) -> Vec<f64> {
 }
 
 /// Powers of ten, with 2 and 5 between them where there is room.
-fn decades((low, high): (f64, f64), most: usize) -> Vec<f64> {
+pub(crate) fn decades((low, high): (f64, f64), most: usize) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let of = |digits: &[f64], apart: i32| -> Vec<f64> {
         let powers = (first..=last).filter(|power| power.rem_euclid(apart) == 0);
@@ -102,7 +122,7 @@ fn steps((low, high): (f64, f64), most: usize) -> Vec<f64> {
 }
 
 /// A number with three digits that count, and marks between thousands; very large and very small ones with their power.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
@@ -153,6 +173,9 @@ mod tests {
         assert_eq!(words(Scale::Log, &[3.0, 40_000.0]), ["10", "100", "1,000", "10,000"]);
         assert_eq!(words(Scale::Log, &[0.02, 0.3]), ["0.02", "0.05", "0.1", "0.2"]);
         assert_eq!(words(Scale::Linear, &[-18.0, 32.0]), ["\u{2212}20", "\u{2212}10", "0", "10", "20", "30"]);
+        assert_eq!(words(Scale::Log, &[350.0, 353.0]), ["320", "340", "360", "380", "400"]);
+        assert_eq!(words(Scale::Powers, &[24.0, 24.0]), ["24"]);
+        assert_eq!(words(Scale::Bytes, &[3.0 * gib, 5.0 * gib]), ["3 GiB", "5 GiB"]);
         assert_eq!(words(Scale::Linear, &[5.0]).first().map(String::as_str), Some("0"));
     }
 

@@ -227,11 +227,11 @@ fn bar(share: f64) -> String {
 
 /// The colour of a judgement.
 fn tone(column: &Column, text: &str) -> Option<Color> {
-    let judges = ["verdict", "severity", "status", "result", "fits"].contains(&&*column.key);
+    let judges = ["verdict", "state", "judgement", "severity", "status", "result", "fits"].contains(&&*column.key);
     let status = match text {
         "slow" | "slower" | "error" | "failed" | "no" => Status::Failed,
-        "warning" | "cannot tell" | "doubtful" => Status::Warning,
-        "healthy" | "faster" | "ok" | "passed" | "yes" => Status::Ok,
+        "warning" | "cannot tell" | "unsure" | "doubtful" => Status::Warning,
+        "healthy" | "faster" | "ok" | "pass" | "passed" | "yes" => Status::Ok,
         _ => return None,
     };
     judges.then_some(match status {
@@ -263,7 +263,7 @@ mod tests {
                 "all_reduce".into(),
                 size.into(),
                 Cell::float(busbw, 2),
-                if busbw < 5.0 { "slow".into() } else { "healthy".into() },
+                if busbw < 5.0 { "slow".into() } else { "pass".into() },
             ]);
         }
         table
@@ -304,7 +304,11 @@ mod tests {
             }
         }
         let trimmed = |text: &str| text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
-        assert!(coloured != plain && trimmed(&bare) == trimmed(&plain), "{coloured:?}");
+        assert_eq!(trimmed(&bare), trimmed(&plain));
+        // Red and green.
+        for cell in ["\u{1b}[38;5;9mslow", "\u{1b}[38;5;10mpass"] {
+            assert!(coloured.contains(cell), "{coloured:?}");
+        }
     }
 
     /// Goal: a bar is as long as its share, to an eighth of a character.
