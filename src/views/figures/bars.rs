@@ -23,13 +23,17 @@ fn plain<'r>(
         let value = value(row)?;
         Some(Bar { label: label(row), parts: vec![(String::new(), value, hue(value))] })
     };
-    rows.filter_map(bar).take(MOST).collect()
+    rows.filter_map(bar).collect()
 }
 
-fn figure(title: &str, caption: &str, label: &str, bars: Vec<Bar>) -> Vec<Figure> {
+fn figure(title: &str, caption: &str, label: &str, mut bars: Vec<Bar>) -> Vec<Figure> {
     if bars.is_empty() {
         return Vec::new();
     }
+    let more = bars.len().saturating_sub(MOST);
+    bars.truncate(MOST);
+    let left_out = if more > 0 { format!(" The table has {more} more.") } else { String::new() };
+    let caption = format!("{caption}{left_out}");
     let bars = Bars { label: label.to_owned(), bars };
     vec![Figure::new(title, caption, Drawing::Bars(bars))]
 }
@@ -103,7 +107,7 @@ pub(super) fn ranks(report: &Report) -> Vec<Figure> {
     };
     let caption = "Exposed communication is what no computation hides. A GPU that is idle with nothing launched waits for \
                    its host.";
-    figure("What each GPU does", caption, "time (ms)", rows(report, "ranks").filter_map(bar).take(MOST).collect())
+    figure("What each GPU does", caption, "time (ms)", rows(report, "ranks").filter_map(bar).collect())
 }
 
 /// How busy links are.

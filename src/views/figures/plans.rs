@@ -62,13 +62,24 @@ fn best(mut points: Vec<Point>) -> Vec<Point> {
     points
 }
 
+/// What a line is of: an option by its own name without the count, or a machine.
+fn name(row: Row<'_>) -> String {
+    let (name, machine) = (row.text("name"), row.text("machine"));
+    let of_several = format!(": {} {machine}", row.shown("gpus"));
+    match name.strip_suffix(&of_several) {
+        Some(name) => format!("{name}: {machine}"),
+        None if name.is_empty() || name.ends_with(&format!(" of {machine}")) => machine.to_owned(),
+        None => name.to_owned(),
+    }
+}
+
 /// Options over the number of GPUs: days of the run, or speed.
 pub(super) fn options(report: &Report) -> Vec<Figure> {
     let runs = rows(report, "comparison").any(|row| row.number("days").is_some());
     let (key, label) =
         if runs { ("days", "time of the run (days)") } else { ("tokens_per_s_per_gpu", "speed (tokens/s/GPU)") };
-    let of = rows(report, "comparison").map(|row| (row.text("machine"), row));
-    let one = |(index, (machine, rows)): (usize, (&str, Vec<Row<'_>>))| {
+    let of = rows(report, "comparison").map(|row| (name(row), row));
+    let one = |(index, (name, rows)): (usize, (String, Vec<Row<'_>>))| {
         let value = |row: &Row<'_>, key: &str| row.number(key).zip(row.number("gpus"));
         let point = |row: &Row<'_>| {
             let (y, x) = value(row, key)?;
@@ -76,7 +87,7 @@ pub(super) fn options(report: &Report) -> Vec<Figure> {
         };
         let band = |row: &Row<'_>| Some((row.number("gpus")?, row.number("days_low")?, row.number("days_high")?));
         let mut series = Series {
-            label: machine.to_owned(),
+            label: name,
             hue: Hue::nth(index),
             points: rows.iter().filter_map(point).collect(),
             line: rows.iter().filter_map(point).collect(),
@@ -91,6 +102,7 @@ pub(super) fn options(report: &Report) -> Vec<Figure> {
         return Vec::new();
     }
     let plane = Plane { x: Axis::count("GPUs"), y: Axis::log(label), series };
-    let caption = "A line for each machine, with the best layout at each number of GPUs. Band: 10 to 90 of 100 runs.";
+    let band = if runs { " Band or bar: the step's interval, and 10 to 90 of 100 runs." } else { "" };
+    let caption = format!("A line for each option or machine, with the best layout at each number of GPUs.{band}");
     vec![Figure::new("Machines and counts beside each other", caption, Drawing::Plane(plane))]
 }
