@@ -13,6 +13,7 @@ use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 
 use crate::site::Site;
+use crate::values::plural;
 
 /// A call, and who decides on its algorithm, protocol and channels.
 ///
@@ -37,6 +38,23 @@ pub struct Query {
     pub schedule: Option<Arc<Imported>>,
     /// The communicators that do the call at once, if there are several.
     pub groups: Option<Arc<Vec<Vec<Rank>>>>,
+}
+
+/// What was asked for, in words: `ring/simple, 4 channels`. What nobody named NCCL chooses.
+pub(crate) fn asked(algorithm: Choice<Algorithm>, protocol: Choice<Protocol>, channels: Option<u32>) -> String {
+    let words = match (algorithm, protocol) {
+        (Choice::Forced(a), Choice::Forced(p)) => format!("{a}/{p}"),
+        (Choice::Forced(a), Choice::Auto) => format!("{a}, NCCL's protocol"),
+        (Choice::Auto, Choice::Forced(p)) => format!("{p}, NCCL's algorithm"),
+        (Choice::Auto, Choice::Auto) => "NCCL's choice".to_owned(),
+        (Choice::Forced(a), Choice::Best) => format!("{a}, the fastest protocol"),
+        (Choice::Best, Choice::Forced(p)) => format!("{p}, the fastest algorithm"),
+        (Choice::Best, _) | (_, Choice::Best) => "the fastest forecast".to_owned(),
+    };
+    match channels {
+        Some(channels) => format!("{words}, {}", plural(channels as usize, "channel", "channels")),
+        None => words,
+    }
 }
 
 impl Query {

@@ -43,6 +43,7 @@ fn run(times: f64) -> Outcome {
             gpus: Vec::new(),
             launch: Launch::Processes,
             channels: None,
+            asked: String::new(),
             dtype: query.call.dtype,
             op: query.call.op,
             in_place: false,

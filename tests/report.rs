@@ -1,6 +1,6 @@
 //! Goal: `--report` and `collcast report` write pages that a browser shows without a fault, the same bytes each time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -45,6 +45,113 @@ fn made(args: &str, threads: Option<&str>) -> String {
 /// The pictures of a page.
 fn pictures(page: &str) -> Vec<&str> {
     page.split("<figure ").skip(1).map(|rest| rest.split("</figure>").next().unwrap()).collect()
+}
+
+/// What stands between two texts, after the first of the one.
+fn between<'t>(text: &'t str, from: &str, to: &str) -> Option<&'t str> {
+    text.split_once(from)?.1.split(to).next()
+}
+
+/// The legend of a picture: the words of each entry, and how it looks.
+fn legend(picture: &str) -> Vec<(&str, &str)> {
+    let keys = between(picture, "<ul class=\"keys\"", "</ul>").unwrap_or_default();
+    let key = |entry| Some((between(entry, "<span>", "</span>")?, between(entry, "<path ", ">")?));
+    keys.split("<li ").filter_map(key).collect()
+}
+
+/// Goal: a line has the rows of one request and a name of its own, and none looks like another.
+#[test]
+fn each_line_is_one_request() {
+    let bench = "bench --ranks 2 -s 1K,8K --batches 3 --iterations 2 --warmup 0";
+    let names = |args: &str, expected: &[&str]| {
+        let legend = legend(pictures(page(args))[0]);
+        let looks: BTreeSet<&str> = legend.iter().map(|key| key.1).collect();
+        assert_eq!(legend.iter().map(|key| key.0).collect::<Vec<_>>(), expected, "{args}");
+        assert_eq!(looks.len(), expected.len(), "{args}");
+    };
+    names(
+        "sweep h200x4 -c all_gather -s 1000,1010,4000 --algorithm ring --protocol ll,simple",
+        &["ring/ll", "ring/simple"],
+    );
+    names(
+        "sweep h200x4 -s 1M,4M --algorithm ring --protocol simple --channels 1,4",
+        &["ring/simple, 1 channel", "ring/simple, 4 channels"],
+    );
+    names(
+        "sweep h200x4 -s 1M,4M --algorithm auto,ring,tree",
+        &["ring, NCCL's protocol", "tree, NCCL's protocol", "NCCL's choice"],
+    );
+    names(&format!("{bench} --format nccl-tests"), &["NCCL's choice", "NCCL's choice, in place"]);
+    let many = "sweep dgx-h100 --nodes 1,2,4 --algorithm auto,ring,tree -s 1M,4M";
+    let looks: BTreeSet<&str> = legend(pictures(page(many))[0]).iter().map(|key| key.1).collect();
+    assert_eq!(looks.len(), 9);
+    let channels = "validate tests/data/h200x4_bench/nccl_channels_4.csv -t h200x4";
+    let first: Vec<&str> = legend(pictures(page(channels))[0]).iter().map(|key| key.0).take(3).collect();
+    assert_eq!(first, ["ring/simple, 1 channel", "ring/simple, 4 channels", "ring/simple, 12 channels"]);
+}
+
+/// Goal: a result without its last row still has a line for each request.
+#[test]
+fn what_was_interrupted_keeps_its_lines() {
+    let (_folder, at) = folder();
+    let [json, html] = ["bench.json", "bench.html"].map(&at);
+    let args = "bench --ranks 2 -s 1K,8K,64K --protocol ll,simple --batches 3 --iterations 2 --warmup 0 --format json";
+    let (code, out, err) = collcast(&args.split(' ').collect::<Vec<_>>());
+    assert_eq!(code, 0, "{err}");
+    let mut result: serde_json::Value = serde_json::from_str(&out).unwrap();
+    result["rows"].as_array_mut().unwrap().pop();
+    std::fs::write(&json, result.to_string()).unwrap();
+    assert_eq!(collcast(&["report", &json, "-o", &html]).0, 0);
+    let page = std::fs::read_to_string(&html).unwrap();
+    let names: Vec<&str> = legend(pictures(&page)[0]).iter().map(|key| key.0).collect();
+    assert_eq!(names, ["ll, NCCL's algorithm", "simple, NCCL's algorithm"]);
+}
+
+/// Goal: pictures leave nothing out that counts: not the ninth collective, the largest effect, or the health of many sizes.
+#[test]
+fn pictures_leave_nothing_out_that_counts() {
+    let all = page("sweep h200x4 -c all -s 1M,4M");
+    assert_eq!(pictures(all).iter().filter(|picture| picture.contains("Bus bandwidth of ")).count(), 9);
+    let values: Vec<String> = (1..=25).map(|n| format!("x1.{n:02}")).collect();
+    let vary =
+        format!("plan llama3-8b --on dgx-h100 --gpus 16 --layout tp=1 --vary nic.rate={},x0.01", values.join(","));
+    let bars = pictures(page(&vary)).into_iter().find(|picture| picture.contains("The step time with other values"));
+    assert!(bars.is_some_and(|bars| bars.contains("x0.01")));
+    let healthy = page("validate tests/data/h200x4/nccl.csv -t h200x4");
+    let health = pictures(healthy).into_iter().find(|picture| picture.contains("How healthy, by size")).unwrap();
+    assert!(
+        legend(health).iter().any(|(state, look)| *state == "pass" && look.contains("mark c2")),
+        "{:?}",
+        legend(health)
+    );
+}
+
+/// Goal: what a reader points at is told with its true ends and what it is of.
+#[test]
+fn words_of_pictures_are_true() {
+    let tune = page("tune h200x2 --measurements tests/data/h200x4/nccl.csv --launch graph");
+    assert!(tune.contains(": NCCL, 0 B to 1.41 MiB: ") && tune.contains(" to end: "));
+    let compare = page(COMMANDS[4].0);
+    assert!(compare.contains("(all_reduce, 4 ranks, ") && !compare.contains("( over"));
+}
+
+/// Goal: options with names of their own are series of their own, with what the run may take, and a machine's counts one line.
+#[test]
+fn options_are_told_by_their_names() {
+    let (_folder, at) = folder();
+    let file = at("options.toml");
+    let option = |name: &str| format!("[[options]]\nname = \"{name}\"\non = \"dgx-h100\"\n");
+    let text = format!(
+        "schema = \"collcast/plan-request/1\"\nmodel = \"llama3-8b\"\ntokens = \"1T\"\n{}gpus = 16\n{}gpus = [16, 32]\n",
+        option("one"),
+        option("other"),
+    );
+    std::fs::write(&file, text).unwrap();
+    let page = made(&format!("plan {file}"), None);
+    let options = pictures(&page).into_iter().find(|picture| picture.contains("Machines and counts")).unwrap();
+    assert_eq!(legend(options).iter().map(|key| key.0).collect::<Vec<_>>(), ["one", "other: dgx-h100"]);
+    assert!(options.contains("the step&#39;s interval") || options.contains("the step's interval"));
+    assert!(options.contains("class=\"line c0\"") && options.contains("class=\"band c1\""));
 }
 
 /// Commands with committed data, and the headings of their pictures.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use collcast_sim::ids::LinkId;
 use collcast_sim::topology::Topology;
 
-use crate::palette::Hue;
+use crate::palette::{COLOURS, Hue};
 
 /// A picture with a heading and a sentence.
 #[derive(Clone, PartialEq, Debug)]
@@ -133,9 +133,9 @@ pub struct MapRow {
 /// From where to where one choice holds, both ends included.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Range {
-    /// Where it begins.
+    /// Where it begins; 0 where nothing is before it.
     pub from: f64,
-    /// Where it ends.
+    /// Where it ends; infinite where it ends nowhere.
     pub to: f64,
     /// The choice in words, the most important first.
     pub words: Vec<String>,
@@ -232,6 +232,13 @@ impl Figure {
     /// A picture.
     pub fn new(title: impl Into<String>, caption: impl Into<String>, drawing: Drawing) -> Self {
         Self { title: title.into(), caption: caption.into(), drawing }
+    }
+}
+
+impl Stroke {
+    /// That of the n-th thing of a picture: another one once all colours are used up.
+    pub fn nth(index: usize) -> Self {
+        [Self::Solid, Self::Dashed, Self::Dotted][index / COLOURS.len() % 3]
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::request::Backend;
 use super::sets::Set;
 use crate::error::Error;
-use crate::query::Query;
+use crate::query::{Query, asked};
 
 /// What a run gave.
 #[derive(Clone, Debug, Serialize)]
@@ -105,6 +105,8 @@ pub struct MeasuredCall {
     pub launch: Launch,
     /// Channels; none where NCCL chose.
     pub channels: Option<u32>,
+    /// What was asked for, in words.
+    pub asked: String,
     /// Element type.
     pub dtype: DataType,
     /// Reduction.
@@ -149,6 +151,7 @@ impl MeasuredCall {
             gpus: plan.gpus.clone(),
             launch,
             channels: plan.channels,
+            asked: asked(plan.query.algorithm, plan.query.protocol, plan.query.channels),
             dtype: call.dtype,
             op: call.op,
             in_place: call.in_place,

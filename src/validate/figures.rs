@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use collcast_hwbackend::read::{self, FileReport};
 use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
-use collcast_sim::measurement::Settings;
+use collcast_sim::measurement::{PeerAccess, Settings};
+use collcast_sim::predict::Choice;
 use serde::Serialize;
 
 use super::judged::Judged;
 use crate::bands::{BANDS, band};
+use crate::query;
 use crate::statistics::{self, median};
 
 /// A measured row beside its forecast. Errors are predicted over measured, less 1.
@@ -72,6 +74,36 @@ pub struct Closest {
     pub predicted_us: f64,
     /// Its error.
     pub error: f64,
+}
+
+impl JudgedRow {
+    /// What its run asked NCCL for, in words.
+    pub fn asked(&self) -> String {
+        let Settings { algorithm, protocol, channels, buffers, .. } = self.settings;
+        let mut asked = query::asked(
+            algorithm.map_or(Choice::Auto, Choice::Forced),
+            protocol.map_or(Choice::Auto, Choice::Forced),
+            channels,
+        );
+        if let Some(threads) = self.settings.threads {
+            asked.push_str(&format!(", {threads} threads"));
+        }
+        // A call uses the FIFOs of its protocol.
+        let fifos = [(Protocol::Ll, buffers.ll), (Protocol::Ll128, buffers.ll128), (Protocol::Simple, buffers.simple)];
+        for (of, size) in fifos {
+            match (size, protocol) {
+                (Some(size), Some(forced)) if forced == of => asked.push_str(&format!(", {size} FIFO")),
+                (Some(size), None) => asked.push_str(&format!(", {size} FIFO of {of}")),
+                _ => {}
+            }
+        }
+        match self.settings.peer_access {
+            PeerAccess::On => {}
+            PeerAccess::Off => asked.push_str(", P2P off"),
+            PeerAccess::Net => asked.push_str(", P2P over NIC"),
+        }
+        asked
+    }
 }
 
 impl From<&Judged<'_>> for JudgedRow {

@@ -3,48 +3,12 @@
 use std::collections::BTreeMap;
 
 use collcast_reports::chart::{Chart, Series, render};
-use collcast_sim::collective::Protocol;
-use collcast_sim::measurement::PeerAccess;
 
 use super::{JudgedRow, Outcome};
 use crate::error::Error;
 
 /// Curves in one picture; more go into a second.
 const CURVES: usize = 6;
-
-/// What a curve is of, beside collective, ranks and launch.
-fn label(row: &JudgedRow) -> String {
-    let settings = &row.settings;
-    let mut label = match (settings.algorithm, settings.protocol) {
-        (Some(a), Some(p)) => format!("{a}/{p}"),
-        (Some(a), None) => format!("{a}, NCCL's protocol"),
-        (None, Some(p)) => format!("{p}, NCCL's algorithm"),
-        (None, None) => "NCCL's choice".to_owned(),
-    };
-    let mut add = |name: &str, value: Option<u64>| {
-        if let Some(value) = value {
-            label.push_str(&format!(", {value} {name}"));
-        }
-    };
-    add("channels", settings.channels.map(u64::from));
-    add("threads", settings.threads.map(u64::from));
-    // A call uses the FIFOs of its protocol.
-    let fifos = settings.buffers;
-    for (protocol, size) in [(Protocol::Ll, fifos.ll), (Protocol::Ll128, fifos.ll128), (Protocol::Simple, fifos.simple)]
-    {
-        match (size, settings.protocol) {
-            (Some(size), Some(forced)) if forced == protocol => label.push_str(&format!(", {size} FIFO")),
-            (Some(size), None) => label.push_str(&format!(", {size} FIFO of {protocol}")),
-            _ => {}
-        }
-    }
-    match settings.peer_access {
-        PeerAccess::On => {}
-        PeerAccess::Off => label.push_str(", P2P off"),
-        PeerAccess::Net => label.push_str(", P2P over NIC"),
-    }
-    label
-}
 
 /// A picture.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,7 +48,7 @@ fn charts(rows: &[JudgedRow]) -> Vec<(String, Chart)> {
         let bytes = row.size_bytes as f64;
         let moved = bytes / 1e3 * row.collective.bus_factor(row.ranks);
         let rate = |us: f64| moved / us;
-        let label = label(row);
+        let label = row.asked();
         let series = families
             .entry((name, title))
             .or_default()

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::forecast::explain::Explained;
 use crate::forecast::scaling::Scaling;
 use crate::forecast::{Outcome, Row, group, unsaid_note};
+use crate::query::asked;
 use crate::site::Site;
 
 impl Outcome {
@@ -123,6 +124,7 @@ fn rows(rows: &[Row]) -> Table {
         Column::text("folded", "folded"),
         Column::text("chosen_by", "chosen by"),
         Column::number("channels_asked", "channels asked"),
+        Column::text("asked", "asked for"),
         Column::text("instead_of", "instead of"),
     ];
     let mut table = Table::new("rows", "", columns.into_iter().chain(asked_columns()));
@@ -146,6 +148,7 @@ fn rows(rows: &[Row]) -> Table {
             format!("{} -> {}", p.folded.0, p.folded.1).into(),
             row.chosen_by.clone().into(),
             row.query.channels.into(),
+            asked(row.query.algorithm, row.query.protocol, row.query.channels).into(),
             row.instead_of.map(|(a, p)| format!("{a}/{p}, not modelled")).into(),
         ];
         table.push(cells.into_iter().chain(asked_cells(&row.asked)));
@@ -157,9 +160,9 @@ fn rows(rows: &[Row]) -> Table {
 fn for_people(table: &mut Table, rows: &[Row]) {
     let Some(first) = rows.first() else { return };
     table.title = format!("{} over {} ranks", first.collective, first.ranks);
-    let asked = asked_columns();
-    let asked = asked.each_ref().map(|column| &*column.key);
-    let mut hidden = [&["messages", "folded", "chosen_by", "channels_asked"], &asked[..]].concat();
+    let settings = asked_columns();
+    let settings = settings.each_ref().map(|column| &*column.key);
+    let mut hidden = [&["messages", "folded", "chosen_by", "channels_asked", "asked"], &settings[..]].concat();
     if rows.iter().all(|row| row.instead_of.is_none()) {
         hidden.push("instead_of");
     }

@@ -24,10 +24,15 @@ fn bandwidth(gbps: f64) -> Cell {
     Cell::float(gbps, 2 + zeros)
 }
 
-/// The table: a line a size, or a band where there are many runs.
-pub(super) fn table(health: &Health, people: bool) -> Table {
+/// A line a size; for people of many sizes the bands first, and their lines where every row is shown.
+pub(super) fn tables(health: &Health, people: bool, every_row: bool) -> Vec<Table> {
     let sizes: usize = health.runs.iter().map(|run| run.lines.len()).sum();
-    if people && sizes > LINES { bands(health) } else { lines(health, !people || are_several_files(health)) }
+    let lines = lines(health, !people || are_several_files(health));
+    match people && sizes > LINES {
+        false => vec![lines],
+        true if every_row => vec![bands(health), Table { detail: true, ..lines }],
+        true => vec![bands(health)],
+    }
 }
 
 fn are_several_files(health: &Health) -> bool {
@@ -84,7 +89,7 @@ fn bands(health: &Health) -> Table {
         Column::number("fails_below_percent", "fails below %"),
         Column::text("state", "verdict"),
     ];
-    let mut table = Table::new("sizes", "bus bandwidth by band of sizes", columns);
+    let mut table = Table::new("bands", "bus bandwidth by band of sizes", columns);
     for run in &health.runs {
         for band in &run.bands {
             table.push([

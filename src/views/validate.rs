@@ -34,7 +34,7 @@ impl Outcome {
         report.inputs.clone_from(&self.inputs);
         report.assumptions.clone_from(&self.notes);
         report.warnings.clone_from(&self.warnings);
-        report.tables.push(health::table(&self.health, shown.for_people));
+        report.tables.extend(health::tables(&self.health, shown.for_people, shown.rows));
         if shown.model_errors && !self.rows.is_empty() {
             report.tables.push(group_table(&self.groups, &self.overall, shown.for_people));
         }
@@ -222,6 +222,14 @@ fn history_table(history: &[History], people: bool) -> Table {
     table
 }
 
+/// What a row's run asked for, with its hosts where there are several.
+fn asked(row: &JudgedRow) -> String {
+    match row.hosts {
+        Some(hosts) if hosts > 1 => format!("{}, {hosts} hosts", row.asked()),
+        _ => row.asked(),
+    }
+}
+
 fn rows_table(rows: &[JudgedRow]) -> Table {
     let columns = [
         Column::text("run", "run"),
@@ -231,6 +239,7 @@ fn rows_table(rows: &[JudgedRow]) -> Table {
         Column::text("in_place", "in place"),
         Column::text("launch", "launch"),
         Column::text("forced", "forced"),
+        Column::text("asked", "asked for"),
         Column::text("algorithm", "algorithm"),
         Column::text("protocol", "protocol"),
         Column::number("channels", "ch"),
@@ -259,6 +268,7 @@ fn rows_table(rows: &[JudgedRow]) -> Table {
             row.in_place.into(),
             row.launch.name().into(),
             row.forced.into(),
+            asked(row).into(),
             row.algorithm.name().into(),
             row.protocol.name().into(),
             row.channels.into(),

@@ -55,7 +55,7 @@ const USED: [&str; 24] = [
 /// A column that forecasts of ours have and measurements have not: also those whose comments somebody took out.
 const FORECAST: &str = "time_us_low";
 /// Columns that `collcast bench` writes and nothing here needs.
-const WRITTEN: [&str; 5] = ["time_us_p5", "time_us_p95", "checked", "nccl_model_us", "schedule_hash"];
+const WRITTEN: [&str; 6] = ["time_us_p5", "time_us_p95", "checked", "nccl_model_us", "schedule_hash", "asked"];
 
 /// Whether a first line could be the header of such a table.
 pub(super) fn looks_like_header(line: &str) -> bool {

@@ -4,10 +4,15 @@ use std::f64::consts::SQRT_2;
 
 use maud::{Markup, html};
 
+use collcast_sim::units::Bytes;
+
 use crate::figure::{Map, Range};
 
 use super::parts::{Key, WIDE, fitting, keys, series_of, text_width, ticks};
 use super::scale::{Ruler, px};
+
+/// How far a range without an end is drawn beyond the ends of the others: four doublings.
+const OPEN: f64 = 16.0;
 
 /// Room for the names of rows: beside them, and above them where a picture is narrow.
 const BESIDE: f64 = 150.0;
@@ -31,8 +36,7 @@ pub(super) fn draw(map: &Map, marks: usize, width: f64) -> Option<(f64, Markup)>
     let (left, above) = if width < WIDE { (8.0, ABOVE) } else { (BESIDE, 0.0) };
     let (right, row_height) = (width - 14.0, ROW + above);
     let names = legend(map);
-    let ends = map.rows.iter().flat_map(|row| &row.ranges).flat_map(|range| [range.from, range.to]);
-    let x = Ruler::around(map.x.scale, ends, (left, right))?;
+    let x = Ruler::around(map.x.scale, ends(map).into_iter(), (left, right))?;
     let every = map.rows.iter().map(|row| row.ranges.len()).sum::<usize>().div_ceil(marks).max(1);
     let bottom = TOP + row_height * map.rows.len() as f64;
     let inner = html! {
@@ -56,7 +60,7 @@ pub(super) fn draw(map: &Map, marks: usize, width: f64) -> Option<(f64, Markup)>
                 @let to = x.at(to).unwrap_or(right).min(right);
                 @let series = range.words.first().and_then(|word| series_of(&names, word));
                 @let middle = (from + to) / 2.0;
-                @let said = format!("{}, {} to {}: {}", row.label, x.words(range.from), x.words(range.to), range.words.join(", "));
+                @let said = format!("{}, {}: {}", row.label, span(range), range.words.join(", "));
                 g data-s=[series] data-x=(px(middle)) data-t=(said) {
                     rect class=(format!("cell c{}", range.hue.0)) x=(px(from + 0.75)) y=(px(top + 1.5)) width=(px((to - from - 1.5).max(1.0))) height=(px(ROW - 5.0)) rx="3" {}
                     rect class=(format!("fill c{}", range.hue.0)) x=(px(from + 0.75)) y=(px(top + 1.5)) width=(px((to - from - 1.5).max(1.0))) height="4" {}
@@ -72,6 +76,22 @@ pub(super) fn draw(map: &Map, marks: usize, width: f64) -> Option<(f64, Markup)>
         }
     };
     Some((bottom + if every > 1 { 60.0 } else { 44.0 }, inner))
+}
+
+/// Where ranges begin and end, and how far those are drawn that do neither.
+fn ends(map: &Map) -> Vec<f64> {
+    let all = || map.rows.iter().flat_map(|row| &row.ranges).flat_map(|range| [range.from, range.to]);
+    let mut ends: Vec<f64> = all().filter(|end| *end > 0.0 && end.is_finite()).collect();
+    let (first, last) = (ends.iter().copied().fold(f64::MAX, f64::min), ends.iter().copied().fold(1.0, f64::max));
+    ends.extend(all().any(|end| end == 0.0).then_some(first / OPEN));
+    ends.extend(all().any(f64::is_infinite).then_some(last * OPEN));
+    ends
+}
+
+/// The sizes of a range, as its table has them.
+fn span(range: &Range) -> String {
+    let words = |end: f64| if end.is_finite() { Bytes(end.round() as u64).about() } else { "end".to_owned() };
+    format!("{} to {}", words(range.from), words(range.to))
 }
 
 /// Words in lines of a box: the first by itself, then as many on a line as find room. Words without room are left out.

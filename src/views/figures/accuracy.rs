@@ -2,23 +2,14 @@
 
 use collcast_reports::figure::{Axis, Drawing, Figure, Plane, Point, Series, Stroke};
 use collcast_reports::model::Report;
-use collcast_reports::palette::{BAD, GOOD, GREY, Hue, algorithm};
+use collcast_reports::palette::{BAD, GOOD, GREY, Hue};
 use collcast_sim::collective::Collective;
 
-use super::curves::{MOST, level, sort, stroke};
+use super::curves::{MOST, asked, level, looks, sort};
 use super::rows::{Row, grouped, rows};
 
-/// Most curves of one figure, whose bands would hide each other.
+/// Most curves of one figure, whose bands would hide each other; more go into a second.
 const CURVES: usize = 6;
-
-/// What a row is of: forced algorithm and protocol, or NCCL's choice.
-fn curve(row: Row<'_>) -> (String, Hue, Stroke) {
-    if !row.is("forced") {
-        return ("NCCL's choice".to_owned(), GREY, Stroke::Solid);
-    }
-    let (of, by) = (row.text("algorithm"), row.text("protocol"));
-    (format!("{of}/{by}"), algorithm(of), stroke(by))
-}
 
 /// Bus bandwidth of a row that takes so long, in GB/s.
 fn busbw(row: Row<'_>, us: f64) -> Option<f64> {
@@ -27,47 +18,61 @@ fn busbw(row: Row<'_>, us: f64) -> Option<f64> {
     Some(row.number("size_bytes")? / us / 1e3 * collective.bus_factor(ranks))
 }
 
-/// Measured bus bandwidth on the forecast and its band: a figure for each collective, number of ranks and launch mode.
+/// Measured bus bandwidth on the forecast and its band: a figure for each collective, number of ranks, launch mode and kind
+/// of buffers.
 pub(super) fn curves(report: &Report) -> Vec<Figure> {
     let of = rows(report, "rows")
         .map(|row| ((row.text("collective"), row.shown("ranks"), row.text("launch"), row.is("in_place")), row));
     let mut families = grouped(of);
     families.sort_by_key(|(_, rows)| std::cmp::Reverse(rows.len()));
-    let figure = |((collective, ranks, launch, in_place), rows): ((&str, String, &str, bool), Vec<Row<'_>>)| {
-        let mut series = Vec::new();
-        for ((label, hue, stroke), rows) in
-            grouped(rows.into_iter().map(|row| (curve(row), row))).into_iter().take(CURVES)
-        {
-            let mut one = Series { label, hue, stroke, ..Series::default() };
-            let mut model = Series { hue, stroke: Stroke::Thin, ..Series::default() };
-            for row in rows {
-                let Some(x) = row.number("size_bytes") else { continue };
-                let at = |key: &str| row.number(key).and_then(|us| busbw(row, us));
-                let error =
-                    row.number("error").map_or_else(String::new, |error| format!("forecast {:+.0}%", 100.0 * error));
-                one.points.extend(at("measured_us").map(|y| Point { x, y, note: format!("measured; {error}") }));
-                one.line.extend(at("predicted_us").map(|y| Point { x, y, note: "forecast".to_owned() }));
-                one.band.extend(at("low_us").zip(at("high_us")).map(|(from, to)| (x, from, to)));
-                model.line.extend(at("nccl_model_us").map(|y| Point::new(x, y)));
-            }
-            // Rows of several runs share one forecast.
-            for series in [&mut one, &mut model] {
-                sort(series);
-                series.line.dedup_by_key(|p| p.x);
-                series.band.dedup_by_key(|b| b.0);
-            }
-            series.extend([model, one]);
+    families.retain(|(_, rows)| grouped(rows.iter().map(|row| (row.shown("size_bytes"), ()))).len() > 1);
+    let mut figures = Vec::new();
+    for ((collective, ranks, launch, in_place), rows) in families {
+        let curves = grouped(rows.into_iter().map(|row| (asked(row), row)));
+        let parts = curves.len().div_ceil(CURVES);
+        for (part, curves) in (1..).zip(curves.chunks(CURVES)) {
+            let place = if in_place { ", in place" } else { "" };
+            let part = if parts > 1 { format!(", part {part} of {parts}") } else { String::new() };
+            let title = format!("{collective} over {ranks} ranks, launched by {launch}{place}{part}");
+            figures.push(Figure::new(title, CAPTION, Drawing::Plane(plane(curves))));
         }
-        let plane = Plane { x: Axis::bytes(), y: Axis::log("bus bandwidth (GB/s)"), series };
-        let place = if in_place { ", in place" } else { "" };
-        let title = format!("{collective} over {ranks} ranks, launched by {launch}{place}");
-        let caption =
-            "Marks: measured. Lines and bands: forecast with its 90% interval. Thin lines: NCCL's own cost model.";
-        Figure::new(title, caption, Drawing::Plane(plane))
-    };
-    let shown =
-        families.into_iter().filter(|(_, rows)| grouped(rows.iter().map(|r| (r.shown("size_bytes"), ()))).len() > 1);
-    shown.take(MOST).map(figure).collect()
+    }
+    let more = figures.len().saturating_sub(MOST);
+    figures.truncate(MOST);
+    if let Some(last) = figures.last_mut().filter(|_| more > 0) {
+        last.caption += &format!(" {more} more such pictures are left out; the table has their rows.");
+    }
+    figures
+}
+
+const CAPTION: &str =
+    "Marks: measured. Lines and bands: forecast with its 90% interval. Thin lines: NCCL's own cost model.";
+
+/// Rows by what their runs asked for.
+fn plane(curves: &[(String, Vec<Row<'_>>)]) -> Plane {
+    let mut series = Vec::new();
+    for ((label, rows), (hue, stroke)) in curves.iter().zip(looks(curves.iter().map(|(asked, _)| &**asked))) {
+        let mut one = Series { label: label.clone(), hue, stroke, ..Series::default() };
+        let mut model = Series { hue, stroke: Stroke::Thin, ..Series::default() };
+        for row in rows {
+            let Some(x) = row.number("size_bytes") else { continue };
+            let at = |key: &str| row.number(key).and_then(|us| busbw(*row, us));
+            let error =
+                row.number("error").map_or_else(String::new, |error| format!("forecast {:+.0}%", 100.0 * error));
+            one.points.extend(at("measured_us").map(|y| Point { x, y, note: format!("measured; {error}") }));
+            one.line.extend(at("predicted_us").map(|y| Point { x, y, note: "forecast".to_owned() }));
+            one.band.extend(at("low_us").zip(at("high_us")).map(|(from, to)| (x, from, to)));
+            model.line.extend(at("nccl_model_us").map(|y| Point::new(x, y)));
+        }
+        // Rows of several runs share one forecast.
+        for series in [&mut one, &mut model] {
+            sort(series);
+            series.line.dedup_by_key(|p| p.x);
+            series.band.dedup_by_key(|b| b.0);
+        }
+        series.extend([model, one]);
+    }
+    Plane { x: Axis::bytes(), y: Axis::log("bus bandwidth (GB/s)"), series }
 }
 
 /// A row with its measured and its forecast time, in microseconds.
@@ -110,8 +115,7 @@ pub(super) fn scatter(report: &Report) -> Vec<Figure> {
 fn note(row: Row<'_>) -> String {
     let size =
         row.number("size_bytes").map_or_else(String::new, |size| collcast_sim::units::Bytes(size as u64).to_string());
-    let of = curve(row).0;
-    if row.text("algorithm").is_empty() { size } else { format!("{of}, {size}") }
+    if row.text("algorithm").is_empty() { size } else { format!("{}, {size}", asked(row)) }
 }
 
 /// Errors by size; what lies inside its interval apart from what does not.
@@ -157,7 +161,7 @@ pub(super) fn health(report: &Report) -> Vec<Figure> {
     let mut series: Vec<Series> = Vec::new();
     for (state, rows) in grouped(rows(report, "sizes").map(|row| (row.text("state"), row))) {
         let (hue, stroke) = match state {
-            "healthy" => (GOOD, Stroke::Solid),
+            "pass" => (GOOD, Stroke::Solid),
             "slow" => (BAD, Stroke::Dotted),
             _ => (GREY, Stroke::Dashed),
         };

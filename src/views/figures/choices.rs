@@ -4,11 +4,11 @@ use collcast_reports::figure::{Axis, Drawing, Figure, Map, MapRow, Range};
 use collcast_reports::model::Report;
 use collcast_reports::palette::algorithm;
 
-use super::curves::{CHOICE, requests};
+use super::curves::{CHOICE, Request, requests};
 use super::rows::{Row, grouped, rows};
 
-/// How far a range without an end is drawn beyond the last size that is named: four doublings.
-const OPEN: f64 = 16.0;
+/// A range up to here ends nowhere.
+const END: f64 = 1e15;
 /// Most rows of a map.
 const MOST: usize = 24;
 
@@ -17,7 +17,7 @@ pub(super) fn taken(report: &Report) -> Vec<Figure> {
     let of = rows(report, "rows").map(|row| (row.text("collective"), row));
     let mut map_rows = Vec::new();
     for (collective, rows) in grouped(of) {
-        for (_, rows) in requests(&rows).into_iter().filter(|(what, _)| what == CHOICE) {
+        for Request { rows, .. } in requests(&rows).into_iter().filter(|of| of.asked == CHOICE) {
             let ranks = rows.first().map_or_else(String::new, |row| row.shown("ranks"));
             map_rows.push(MapRow { label: format!("{collective}, {ranks} ranks"), ranges: joined(&rows) });
         }
@@ -30,7 +30,7 @@ pub(super) fn taken(report: &Report) -> Vec<Figure> {
 fn joined(rows: &[Row<'_>]) -> Vec<Range> {
     let mut ranges: Vec<Range> = Vec::new();
     for row in rows {
-        let Some(size) = row.number("size_bytes") else { continue };
+        let Some(size) = row.number("size_bytes").filter(|size| *size > 0.0) else { continue };
         let words = words(row.text("algorithm"), row.text("protocol"), &row.shown("channels"));
         match ranges.last_mut().filter(|last| last.words == words) {
             Some(last) => last.to = size,
@@ -47,10 +47,6 @@ fn words(algorithm: &str, protocol: &str, channels: &str) -> Vec<String> {
 
 /// What NCCL takes, and what `tune` advises.
 pub(super) fn advised(report: &Report) -> Vec<Figure> {
-    // A range that ends nowhere, or begins at nothing, ends with the others.
-    let shown = |size: &f64| (1.0..1e15).contains(size);
-    let last = sizes(report).filter(shown).fold(1.0, f64::max);
-    let first = sizes(report).filter(shown).fold(f64::MAX, f64::min);
     let mut map_rows = Vec::new();
     let of = |row: &Row<'_>| [row.text("communicator"), row.text("collective")].map(str::to_owned);
     for (of, rows) in grouped(rows(report, "rows").map(|row| (of(&row), row))) {
@@ -60,19 +56,14 @@ pub(super) fn advised(report: &Report) -> Vec<Figure> {
         {
             let range = |row: &Row<'_>| {
                 let keeps = label == "advised" && row.text("advice") != "change";
-                let (from, to) = (row.number("size_min_bytes")?, row.number("size_max_bytes").unwrap_or(f64::MAX));
+                let to = row.number("size_max_bytes").filter(|to| *to < END).unwrap_or(f64::INFINITY);
                 // What is kept has the channels that NCCL gives it.
                 let channels = if keeps { String::new() } else { row.shown(with) };
                 let mut words = words(row.text(of), row.text(by), &channels);
                 if keeps {
                     words.push("as NCCL".to_owned());
                 }
-                Some(Range {
-                    from: from.max(first / OPEN),
-                    to: to.min(OPEN * last),
-                    words,
-                    hue: algorithm(row.text(of)),
-                })
+                Some(Range { from: row.number("size_min_bytes")?, to, words, hue: algorithm(row.text(of)) })
             };
             let ranges = rows.iter().filter_map(range).collect();
             map_rows.push(MapRow { label: format!("{call}: {label}"), ranges });
@@ -81,11 +72,6 @@ pub(super) fn advised(report: &Report) -> Vec<Figure> {
     let caption =
         "Two rows for each collective, of each communicator: what NCCL takes by itself, and what to take in its place.";
     map("Choices before and after", caption, map_rows)
-}
-
-/// Where ranges begin and end.
-fn sizes(report: &Report) -> impl Iterator<Item = f64> {
-    rows(report, "rows").flat_map(|row| [row.number("size_min_bytes"), row.number("size_max_bytes")]).flatten()
 }
 
 fn map(title: &str, caption: &str, mut rows: Vec<MapRow>) -> Vec<Figure> {

@@ -1,37 +1,30 @@
 //! Curves over message sizes.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use collcast_reports::figure::{Axis, Drawing, Figure, Plane, Point, Series, Stroke};
 use collcast_reports::model::Report;
 use collcast_reports::palette::{BAD, GOOD, GREY, Hue, algorithm};
 
 use super::rows::{Row, grouped, rows};
+use crate::values::plural;
 
-/// Most figures of one kind: a page is read, not searched.
-pub(super) const MOST: usize = 8;
-
-/// How a protocol is told from others of the same colour.
-pub(super) fn stroke(protocol: &str) -> Stroke {
-    match protocol {
-        "ll" => Stroke::Dotted,
-        "ll128" => Stroke::Dashed,
-        _ => Stroke::Solid,
-    }
-}
+/// Most figures of one kind: as many as there are collectives. A page is read, not searched.
+pub(super) const MOST: usize = 9;
 
 /// Bus bandwidth and time of a forecast over sizes, each collective by itself.
 pub(super) fn forecast(report: &Report) -> Vec<Figure> {
-    by_collective(report, "time_us_low", "time_us_high", "Line: forecast. Band: where 90% of such calls should lie.")
+    let caption = "Line: forecast. Band: where 90% of such calls should lie.";
+    by_collective(report, ["time_us_low", "time_us_high"], caption)
 }
 
 /// Bus bandwidth and time that were measured.
 pub(super) fn measured(report: &Report) -> Vec<Figure> {
     let caption = "Line: median of the measured batches. Band: from the 5th to the 95th percentile.";
-    by_collective(report, "time_us_p5", "time_us_p95", caption)
+    by_collective(report, ["time_us_p5", "time_us_p95"], caption)
 }
 
-fn by_collective(report: &Report, low: &str, high: &str, caption: &str) -> Vec<Figure> {
+fn by_collective(report: &Report, ends: [&str; 2], caption: &str) -> Vec<Figure> {
     let of = rows(report, "rows").map(|row| (row.text("collective"), row));
     let mut figures = Vec::new();
     for (collective, rows) in grouped(of).into_iter().take(MOST) {
@@ -39,12 +32,12 @@ fn by_collective(report: &Report, low: &str, high: &str, caption: &str) -> Vec<F
         if sizes < 2 {
             continue;
         }
-        let several = grouped(rows.iter().map(|row| (row.shown("ranks"), ()))).len() > 1;
+        let requests = requests(&rows);
         for (title, label, rate) in [("Bus bandwidth", "bus bandwidth (GB/s)", true), ("Time", "time (us)", false)] {
-            let series = series_of(&rows, several, |row| {
+            let series = series_of(&requests, |row| {
                 let (time, busbw) = (row.number("time_us")?, row.number("busbw_gbps")?);
                 let at = |key: &str| row.number(key).map(|us| if rate { busbw * time / us } else { us });
-                Some((if rate { busbw } else { time }, at(low).zip(at(high))))
+                Some((if rate { busbw } else { time }, at(ends[0]).zip(at(ends[1]))))
             });
             let plane = Plane { x: Axis::bytes(), y: Axis::log(label), series };
             let title = format!("{title} of {collective} over size");
@@ -54,76 +47,80 @@ fn by_collective(report: &Report, low: &str, high: &str, caption: &str) -> Vec<F
     figures
 }
 
-/// What [`requests`] calls NCCL's own choice.
+/// What a request is called that leaves all to NCCL.
 pub(super) const CHOICE: &str = "NCCL's choice";
 
-/// Rows by what was asked for, with a name: the n-th row of each size answers the n-th combination of algorithm, protocol
-/// and channels, as a sweep asks for every combination at every size. Small sizes that are rounded to the same one have
-/// all combinations again.
-pub(super) fn requests<'r>(rows: &[Row<'r>]) -> Vec<(String, Vec<Row<'r>>)> {
-    let of = |row: &Row<'_>| (row.shown("ranks"), row.shown("in_place"));
-    let mut counts: BTreeMap<(String, String), BTreeMap<String, usize>> = BTreeMap::new();
-    for row in rows {
-        *counts.entry(of(row)).or_default().entry(row.shown("size_bytes")).or_default() += 1;
+/// What was asked for in a row; of a result that does not say so what ran.
+pub(super) fn asked(row: Row<'_>) -> String {
+    match [row.text("asked"), row.text("algorithm"), row.text("protocol")] {
+        ["", "", _] => CHOICE.to_owned(),
+        ["", algorithm, protocol] => format!("{algorithm}/{protocol}"),
+        [asked, ..] => asked.to_owned(),
     }
-    let fewest = |sizes: BTreeMap<String, usize>| sizes.into_values().min().unwrap_or(1);
-    let combinations: BTreeMap<_, usize> = counts.into_iter().map(|(of, sizes)| (of, fewest(sizes))).collect();
-    let mut seen: BTreeMap<(String, String, String), usize> = BTreeMap::new();
-    let mut nth = |row: &Row<'_>| {
-        let (ranks, in_place) = of(row);
-        let combinations = combinations.get(&of(row)).copied().unwrap_or(1);
-        let count = seen.entry((ranks.clone(), in_place.clone(), row.shown("size_bytes"))).or_default();
-        *count += 1;
-        (ranks, in_place, (*count - 1) % combinations)
+}
+
+/// Rows that answer one request at several sizes.
+pub(super) struct Request<'r> {
+    /// What was asked for.
+    pub(super) asked: String,
+    /// The same, with what tells it from the others.
+    pub(super) label: String,
+    /// The rows.
+    pub(super) rows: Vec<Row<'r>>,
+}
+
+/// Rows by what was asked for, over which ranks, and of which buffers.
+pub(super) fn requests<'r>(rows: &[Row<'r>]) -> Vec<Request<'r>> {
+    let count =
+        |row: &Row<'_>, key, of: &str, all| row.number(key).map(|n| plural(n as usize, of, all)).unwrap_or_default();
+    let parts = |row: &Row<'_>| {
+        let in_place = row.is("in_place") || row.number("in_place") == Some(1.0);
+        let place = if in_place { "in place" } else { "" };
+        let (ranks, hosts) = (count(row, "ranks", "rank", "ranks"), count(row, "nodes", "host", "hosts"));
+        [asked(*row), ranks, hosts, row.text("run").to_owned(), place.to_owned()]
     };
-    let groups = grouped(rows.iter().map(|row| (nth(row), *row)));
-    let alone = groups.iter().all(|((_, _, nth), _)| *nth == 0);
-    let name = |rows: &[Row<'_>]| {
-        let all = |key: &'static str| grouped(rows.iter().map(|row| (row.text(key), ())));
-        let chosen = rows.iter().all(|row| !row.text("chosen_by").is_empty());
-        match (&all("algorithm")[..], &all("protocol")[..]) {
-            ([("", _)], _) => "NCCL".to_owned(),
-            _ if chosen && alone => CHOICE.to_owned(),
-            ([(algorithm, _)], [(protocol, _)]) => format!("{algorithm}/{protocol}"),
-            ([(algorithm, _)], _) => (*algorithm).to_owned(),
-            _ if chosen => CHOICE.to_owned(),
-            _ => "the fastest forecast".to_owned(),
+    let groups = grouped(rows.iter().map(|row| (parts(row), *row)));
+    let mut labels: Vec<String> = groups.iter().map(|(parts, _)| parts[0].clone()).collect();
+    let are = |of: &[String]| of.iter().collect::<BTreeSet<_>>().len();
+    for part in 1..5 {
+        let of: Vec<String> = groups.iter().map(|(parts, _)| parts[part].clone()).collect();
+        if are(&of) > 1 && are(&labels) < groups.len() {
+            for (label, of) in labels.iter_mut().zip(of).filter(|(_, of)| !of.is_empty()) {
+                label.push_str(&format!(", {of}"));
+            }
         }
-    };
-    groups.into_iter().map(|(_, rows)| (name(&rows), rows)).collect()
+    }
+    labels.into_iter().zip(groups).map(|(label, ([asked, ..], rows))| Request { asked, label, rows }).collect()
+}
+
+/// How lines look, by what each is of: in the colour of its algorithm and the stroke of its protocol, or in turn where some
+/// would look alike. Beside others NCCL's choice has no colour, and lies in dashes on that which it is.
+pub(super) fn looks<'a>(asked: impl Iterator<Item = &'a str> + Clone) -> Vec<(Hue, Stroke)> {
+    let own: Vec<(Hue, Stroke)> = asked.map(look).collect();
+    let alike = own.iter().collect::<BTreeSet<_>>().len() < own.len();
+    if alike || own == [look(CHOICE)] { (0..own.len()).map(|n| (Hue::nth(n), Stroke::nth(n))).collect() } else { own }
+}
+
+fn look(asked: &str) -> (Hue, Stroke) {
+    let parts = || asked.split([',', '/']).map(str::trim);
+    let stroke = parts().find_map(|part| match part {
+        "ll" => Some(Stroke::Dotted),
+        "ll128" | CHOICE => Some(Stroke::Dashed),
+        _ => None,
+    });
+    (algorithm(parts().next().unwrap_or_default()), stroke.unwrap_or_default())
 }
 
 /// A value, with the ends of its interval.
 type Valued = (f64, Option<(f64, f64)>);
 
-/// Rows as series: one for each thing that was asked for, and number of ranks.
-fn series_of(rows: &[Row<'_>], several: bool, value: impl Fn(Row<'_>) -> Option<Valued>) -> Vec<Series> {
+/// A series for each request; NCCL's choice is drawn over the others.
+fn series_of(requests: &[Request<'_>], value: impl Fn(Row<'_>) -> Option<Valued>) -> Vec<Series> {
     let mut all = Vec::new();
-    let requests = requests(rows);
-    let alone = requests.len() == 1;
-    for (index, (what, rows)) in requests.into_iter().enumerate() {
-        let (of, by) = what.split_once('/').unwrap_or((&what, ""));
-        // Beside forced algorithms, NCCL's choice takes none of their colours, and lies in dashes on that which it is.
-        let beside = what == CHOICE && !alone && !several;
-        let hue = match what.as_str() {
-            CHOICE if beside => GREY,
-            CHOICE | "NCCL" => Hue::nth(index),
-            _ if several => Hue::nth(index),
-            _ => algorithm(of),
-        };
-        let ranks = rows.first().map_or_else(String::new, |row| row.shown("ranks"));
-        let mut series = Series {
-            label: if several { format!("{what}, {ranks} ranks") } else { what.clone() },
-            hue,
-            stroke: match beside {
-                true => Stroke::Dashed,
-                false if several => Stroke::Solid,
-                false => stroke(by),
-            },
-            ..Series::default()
-        };
-        for row in rows {
-            let (Some(x), Some((y, interval))) = (row.number("size_bytes"), value(row)) else { continue };
+    for (request, (hue, stroke)) in requests.iter().zip(looks(requests.iter().map(|request| &*request.asked))) {
+        let mut series = Series { label: request.label.clone(), hue, stroke, ..Series::default() };
+        for row in &request.rows {
+            let (Some(x), Some((y, interval))) = (row.number("size_bytes"), value(*row)) else { continue };
             let ch = row.shown("channels");
             let note = format!("{}/{}, {ch} channels", row.text("algorithm"), row.text("protocol"));
             series.line.push(Point { x, y, note: if row.text("algorithm").is_empty() { String::new() } else { note } });
@@ -132,7 +129,7 @@ fn series_of(rows: &[Row<'_>], several: bool, value: impl Fn(Row<'_>) -> Option<
         sort(&mut series);
         all.push(series);
     }
-    all.sort_by_key(|series: &Series| series.label == CHOICE);
+    all.sort_by_key(|series: &Series| (series.hue, series.stroke) == look(CHOICE));
     all
 }
 
@@ -181,8 +178,11 @@ pub(super) fn ratios(report: &Report) -> Vec<Figure> {
             _ => GREY,
         };
         let point = |row: &Row<'_>| {
-            let ranks = row.shown("ranks");
-            let note = format!("{} over {ranks} ranks", row.text("collective"));
+            // Tables for people name all that a row is of in one column.
+            let note = match row.text("series") {
+                "" => format!("{} over {} ranks", row.text("collective"), row.shown("ranks")),
+                series => series.to_owned(),
+            };
             Some(Point { x: row.number("size_bytes")?, y: 100.0 * (row.number("ratio")? - 1.0), note })
         };
         let stroke = if hue == BAD { Stroke::Dotted } else { Stroke::Solid };
