@@ -30,7 +30,7 @@ use sets::Visible;
 pub use sets::{Set, Sets};
 pub(crate) use sidecar::{date, sidecar};
 pub use transfer::{Copied, TransferOutcome, TransferRequest, transfer};
-pub use worker::{COMMAND, Children, PARENT, not_too_many, of_rank, work, works_for_parent};
+pub use worker::{COMMAND, Children, PARENT, not_too_many, of_rank, work};
 
 /// Runs calls. The launch mode is that of the site; `auto` and channels are planned as forecasts of it are.
 ///

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::os::unix::process::parent_id;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -42,20 +41,6 @@ pub fn not_too_many(processes: u32) -> Result<(), Error> {
     ))
 }
 
-/// Whether this process was started by this program. It ends then when that one does, however that ends, and before this call
-/// too: who waits for a peer would keep its GPU.
-pub fn works_for_parent() -> bool {
-    const TICK: Duration = Duration::from_millis(500);
-    let Ok(told) = std::env::var(PARENT) else { return false };
-    std::thread::spawn(move || {
-        while told == parent_id().to_string() {
-            std::thread::sleep(TICK);
-        }
-        std::process::exit(1);
-    });
-    true
-}
-
 /// How long answers of a process that has ended may still be on their way.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -65,7 +50,6 @@ const GRACE: Duration = Duration::from_secs(2);
 /// # Errors
 /// No job, or nobody to answer to.
 pub fn work(input: &mut dyn Read, output: &mut dyn Write) -> Result<bool, Error> {
-    works_for_parent();
     let mut text = String::new();
     let read = input.read_to_string(&mut text);
     read.map_err(|source| Error::File { what: "read", path: "stdin".into(), source })?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use collcast::bench::{
     self, Backend, Children, Outcome, PARENT, Request, Set, TransferRequest, crowded, environment, of_rank,
-    plays_hosts, ranks_here, works_for_parent,
+    plays_hosts, ranks_here,
 };
 use collcast::files::{is_regular, read_text};
 use collcast::{Error, Query, Site, SiteSpec};
@@ -320,7 +320,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     args.check(given)?;
     let Some(backend) = args.backend().backend() else { return copies(args) };
     let beside = beside(args.output.output.as_deref())?;
-    let again = works_for_parent();
+    let again = launch::works_for_parent();
     let world = match args.backend() {
         Runner::Nccl | Runner::Verbs => {
             World::from_env(&|name| std::env::var(name).ok()).inspect_err(|_| args.guard.metrics_of_failure())?
@@ -402,6 +402,7 @@ fn copies(args: &Args) -> Result<Code, Error> {
 
 /// Does the job on standard input: one process of NCCL's, which [`run`] has started.
 pub(crate) fn work() -> Result<Code, Error> {
+    launch::works_for_parent();
     let well = bench::work(&mut std::io::stdin(), &mut std::io::stdout())?;
     Ok(if well { Code::SUCCESS } else { Code::FAILURE })
 }

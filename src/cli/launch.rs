@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::net::TcpListener;
+use std::os::unix::process::parent_id;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,6 +20,20 @@ use super::call::{self, Code};
 const GRACE: Duration = Duration::from_secs(5);
 /// How often a process is asked whether it has ended.
 const TICK: Duration = Duration::from_millis(10);
+
+/// Whether this process was started by this program. It ends then when that one does, however that ends, and before this call
+/// too: who waits for a peer would keep its GPU.
+pub(crate) fn works_for_parent() -> bool {
+    const TICK: Duration = Duration::from_millis(500);
+    let Ok(told) = std::env::var(PARENT) else { return false };
+    std::thread::spawn(move || {
+        while told == parent_id().to_string() {
+            std::thread::sleep(TICK);
+        }
+        std::process::exit(1);
+    });
+    true
+}
 
 /// Starts the command once for each rank; rank 0 speaks for all, and its exit code is that of the command.
 pub(crate) fn processes(ranks: u32) -> Result<Code, Error> {

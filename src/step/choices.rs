@@ -23,7 +23,7 @@ pub(super) fn choices(simulator: &Simulator<'_>, graph: &OpGraph, step: &Step) -
             let how = match step.slices {
                 // Of each kind the first call.
                 true => step.how.get(&op.kind).cloned().unwrap_or_default(),
-                false => simulator.collective(graph, &classes.group, group, c)?.how.clone(),
+                false => simulator.collective(graph, &classes, group, c)?.how.clone(),
             };
             let choice = how.split(',').next().unwrap_or_default().to_owned();
             all.entry(op.kind.to_string()).or_default().insert(choice);

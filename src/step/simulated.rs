@@ -87,7 +87,7 @@ fn link_use(simulator: &Simulator<'_>, graph: &OpGraph, step: &Step) -> Result<V
             (own, classes.groups[classes.group[own]])
         };
         let time = match &graph.programs[step.ranks[lane].program].ops[op].what {
-            What::Collective(c) => simulator.collective(graph, &classes.group, of(c.group).1, c)?.time,
+            What::Collective(c) => simulator.collective(graph, &classes, of(c.group).1, c)?.time,
             what @ (What::Send { group, bytes, mover } | What::Recv { group, bytes, mover }) => {
                 let (own, group) = of(*group);
                 let sends = matches!(what, What::Send { .. });
@@ -95,7 +95,7 @@ fn link_use(simulator: &Simulator<'_>, graph: &OpGraph, step: &Step) -> Result<V
                 let class = |of| classes.rank.get(of);
                 let first = graph.groups[group].first().and_then(|r| class(r.index()));
                 let back = sender.is_some_and(|sender| class(sender.index()) != first);
-                simulator.send(graph, &classes.group, group, (*bytes, back, *mover))?.time
+                simulator.send(graph, &classes, group, (*bytes, back, *mover))?.time
             }
             _ => SimDuration::ZERO,
         };

@@ -30,7 +30,10 @@ pub(super) fn work(gpu: &Compute, copy: HostCopy) -> Work {
     let link = |bytes: u64| seconds(bytes, gpu.host_copy_rate());
     let (start, moves) = match (waits(copy), copy.to_host) {
         (false, _) => (Constant::CopyStart, link(copy.bytes)),
-        (true, false) => (Constant::PageableStart, seconds(copy.bytes, gpu.value(Constant::PageableWrite) * 1e9)),
+        (true, false) => {
+            let writes = seconds(copy.bytes, gpu.value(Constant::PageableWrite) * 1e9);
+            (Constant::PageableStart, writes.max(link(copy.bytes)))
+        }
         (true, true) => {
             let reads = seconds(copy.bytes, gpu.value(Constant::PageableRead) * 1e9);
             (Constant::PageableReturn, link(copy.bytes.min(BUFFER)) + reads)

@@ -93,8 +93,10 @@ pub(super) fn work(gpu: &Compute, product: &Product, repeated: bool) -> Work {
         // Kernels of groups have one shape of tiles and do not share them out (PyTorch 2.8, `GroupMM.cu`).
         Tokens::Even { .. } | Tokens::Given(_) => (&GROUPED, &SHARED[..1]),
     };
-    let largest = gpu.value(Constant::Tile);
-    for &tile in tiles.iter().filter(|(high, wide)| high * wide <= largest) {
+    // Where no tile is small enough the smallest is taken.
+    let results_of = |&(high, wide): &(f64, f64)| high * wide;
+    let largest = gpu.value(Constant::Tile).max(tiles.iter().map(results_of).fold(f64::INFINITY, f64::min));
+    for &tile in tiles.iter().filter(|tile| results_of(tile) <= largest) {
         for &share in shares {
             let WaveCost { cores, again, tiles } = bench.run(&shapes, tile, share);
             let taken = if operands > HELD * l2 { again.max(operands) } else { operands };

@@ -130,6 +130,8 @@ pub struct Stage {
     pub start: SimDuration,
     /// From the end of a piece to the sight of it by the next stage.
     pub latency: SimDuration,
+    /// From the last byte to the receiver's knowledge that all are there, over a network.
+    pub notify: SimDuration,
 }
 
 /// A way from one place to another.
@@ -267,7 +269,8 @@ impl<'m> Fleet<'m> {
         } else {
             posts.extend(across.nics.iter().map(|&(leave, _)| (leave, share)));
         }
-        Stage { uses, posts, latency: self.profile.latency(reach, Protocol::Simple), ..Stage::default() }
+        let (latency, notify) = (self.profile.latency(reach, Protocol::Simple), self.profile.control(reach));
+        Stage { uses, posts, latency, notify, ..Stage::default() }
     }
 
     /// A stage between the drives of a host and a memory of it.
@@ -288,7 +291,8 @@ impl<'m> Fleet<'m> {
             let links: Leg = leg.into_iter().filter(|(hop, _)| matches!(hop, Hop::Link(_))).collect();
             uses.extend(self.uses(&links, |kind| self.profile.efficiency(kind)));
         }
-        Some(Stage { uses, start: self.profile.drive_latency(), ..Stage::default() })
+        // Drives have many requests in hand: each piece arrives later by as much, and no later than that one after another.
+        Some(Stage { uses, latency: self.profile.drive_latency(), ..Stage::default() })
     }
 
     /// So many reads and writes of a socket's memory for each byte.
@@ -338,12 +342,13 @@ fn way(fleet: &mut Fleet<'_>, backend: Backend, from: Place, to: Place) -> Optio
     let mut hosts: Vec<HostId> = [from, to].into_iter().filter_map(|place| fleet.host(place)).collect();
     hosts.dedup();
     hosts.retain(|_| network && backend != Backend::Tcp);
+    let notify = stages.iter().map(|stage| stage.notify).max().unwrap_or(zero);
     Some(Way {
         registers: hosts.into_iter().map(|host| (host, profile.registration())).collect(),
         backend,
         stages,
         request: if network { profile.transfer_request() } else { zero },
-        notify: if network { profile.control(Reach::Network) } else { zero },
+        notify,
     })
 }
 

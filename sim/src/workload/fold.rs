@@ -22,6 +22,10 @@ pub struct Classes {
     pub ranks: Vec<(Rank, usize)>,
     /// By class of groups: the group that stands for it, one with most of the ranks above.
     pub groups: Vec<usize>,
+    /// By group: its class where all ranks keep the same pace. Groups of one are at the same call at about the same time.
+    pub like: Vec<usize>,
+    /// By such a class: the group that stands for it.
+    pub leaders: Vec<usize>,
 }
 
 fn hash(value: impl Hash) -> u64 {
@@ -79,6 +83,8 @@ pub(super) fn unfolded(graph: &OpGraph) -> Classes {
         group: (0..graph.groups.len()).collect(),
         ranks: (0..graph.ranks.len()).map(|r| (rank(r), 1)).collect(),
         groups: (0..graph.groups.len()).collect(),
+        like: (0..graph.groups.len()).collect(),
+        leaders: (0..graph.groups.len()).collect(),
     }
 }
 
@@ -125,15 +131,28 @@ pub fn fold(graph: &OpGraph, topology: &Topology) -> Result<Classes, WorkloadErr
             slots.into_iter().collect()
         })
         .collect();
-    let mut rank: Vec<u64> = (graph.ranks.iter().enumerate())
-        .map(|(index, r)| {
+    let paces: Vec<u64> = (graph.ranks.iter().enumerate())
+        .map(|(index, r)| hash((r.pace_ppm, r.late.0, graph.jitter.map(|_| index))))
+        .collect();
+    let classes = refine(graph, &shapes, &messages, &paces);
+    if paces.iter().all(|pace| *pace == paces[0]) {
+        return Ok(Classes { like: classes.group.clone(), leaders: classes.groups.clone(), ..classes });
+    }
+    let calm = refine(graph, &shapes, &messages, &vec![0; paces.len()]);
+    Ok(Classes { like: calm.group, leaders: calm.groups, ..classes })
+}
+
+/// The classes of ranks and groups of such shapes, by programs and paces.
+fn refine(graph: &OpGraph, shapes: &[u64], messages: &[Vec<usize>], paces: &[u64]) -> Classes {
+    let mut rank: Vec<u64> = (graph.ranks.iter().zip(paces).enumerate())
+        .map(|(index, (r, pace))| {
             let slots = messages.get(r.program).map_or(&[][..], Vec::as_slice);
             let end = |slot: &usize| {
                 let group = graph.groups.get(*r.groups.get(*slot)?)?;
                 group.iter().position(|member| member.index() == index)
             };
             let ends: Vec<Option<usize>> = slots.iter().map(end).collect();
-            hash((r.program, r.pace_ppm, r.late.0, graph.jitter.map(|_| index), ends))
+            hash((r.program, pace, ends))
         })
         .collect();
     let mut group = Vec::new();
@@ -175,7 +194,7 @@ pub fn fold(graph: &OpGraph, topology: &Topology) -> Result<Classes, WorkloadErr
         }
     }
     let groups = (0..best.len()).map(|class| best[&class].0).collect();
-    Ok(Classes { rank, group, ranks, groups })
+    Classes { rank, group, ranks, groups, ..Classes::default() }
 }
 
 /// The number of a value among those seen, which it joins.

@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::fold::Classes;
 use super::graph::{Communicate, Device, Mover, OpGraph, What, WorkloadError, is_communication, tasks_of};
 use crate::call::Call;
 use crate::collective::{Algorithm, Collective, DataType};
-use crate::ids::{LinkId, Rank};
+use crate::ids::{HostId, LinkId, Rank, VertexId};
 use crate::network::{ResourceName, Router};
 use crate::predict::{Choice, PredictError, Predictor, Settings};
 use crate::schedule::Schedule;
@@ -100,18 +101,24 @@ pub fn siblings<'g>(
     group: &[Rank],
     others: impl IntoIterator<Item = &'g [Rank]>,
 ) -> Vec<Vec<Rank>> {
+    let chosen = beside(topology, group, others.into_iter().map(|other| (other, other)));
+    std::iter::once(group).chain(chosen).map(<[Rank]>::to_vec).collect()
+}
+
+/// Those of other groups, each with what it is called, that [`siblings`] takes.
+fn beside<'g, T>(topology: &Topology, group: &[Rank], others: impl IntoIterator<Item = (T, &'g [Rank])>) -> Vec<T> {
     let on = |g: &[Rank]| -> std::collections::BTreeSet<u32> { g.iter().map(|&r| topology.host_of(r).0).collect() };
     let hosts = on(group);
-    let mut all = vec![group.to_vec()];
+    let mut all = Vec::new();
     let first = hosts.first();
     let mut ranks = group.len();
-    for other in others {
+    for (name, other) in others {
         let theirs = on(other);
         ranks += if theirs.is_disjoint(&hosts) { 0 } else { other.len() };
         // Those share its NICs from end to end, as on all other hosts that they have in common.
         let beside = first.is_some_and(|first| theirs.contains(first));
         if beside || (ranks <= MAX_TOGETHER && !theirs.is_disjoint(&hosts)) {
-            all.push(other.to_vec());
+            all.push(name);
         }
     }
     all
@@ -151,12 +158,54 @@ impl<'a> Simulator<'a> {
         call
     }
 
-    /// The groups of a class that run on the hosts of one of them, that one first.
-    fn siblings(&self, graph: &OpGraph, class_of: &[usize], group: usize) -> Vec<Vec<Rank>> {
+    /// A group and those like it that run on its hosts: first the one that stands for all, where it is among them.
+    fn siblings(&self, graph: &OpGraph, classes: &Classes, group: usize) -> Vec<usize> {
+        let like = classes.like[group];
         let alike = (graph.groups.iter().enumerate())
-            .filter(|(index, _)| *index != group && class_of[*index] == class_of[group])
-            .map(|(_, other)| other.as_slice());
-        siblings(self.topology(), &graph.groups[group], alike)
+            .filter(|(index, _)| *index != group && classes.like[*index] == like)
+            .map(|(index, other)| (index, other.as_slice()));
+        let mut all = beside(self.topology(), &graph.groups[group], alike);
+        all.push(group);
+        all.sort_unstable_by_key(|&index| (index != classes.leaders[like], index));
+        all
+    }
+
+    /// What a group's class has of a call that it and its siblings make at once: of the links at its GPUs all, of those of a
+    /// host the share of its groups there.
+    fn own(
+        &self,
+        graph: &OpGraph,
+        classes: &Classes,
+        (group, siblings): (usize, &[usize]),
+        all: &Arc<Footprint>,
+    ) -> Arc<Footprint> {
+        let mine = |other: usize| classes.group[other] == classes.group[group];
+        if group == siblings[0] && siblings.iter().all(|&other| mine(other)) {
+            return Arc::clone(all);
+        }
+        let topology = self.topology();
+        // Groups there, and how many of them are of this class.
+        let mut gpus: FxHashMap<VertexId, (u32, u32)> = FxHashMap::default();
+        let mut hosts: FxHashMap<HostId, (u32, u32)> = FxHashMap::default();
+        let mut everywhere = (0, 0);
+        for &other in siblings {
+            let add = |known: &mut (u32, u32)| *known = (known.0 + 1, known.1 + u32::from(mine(other)));
+            let members = &graph.groups[other];
+            members.iter().for_each(|&rank| add(gpus.entry(topology.gpu_of(rank)).or_default()));
+            let on: FxHashSet<HostId> = members.iter().map(|&rank| topology.host_of(rank)).collect();
+            on.into_iter().for_each(|host| add(hosts.entry(host).or_default()));
+            add(&mut everywhere);
+        }
+        let part = |link: LinkId| {
+            let (from, to) = topology.ends(link);
+            let gpu = gpus.get(&from).or_else(|| gpus.get(&to));
+            let host = || [from, to].iter().find_map(|&end| hosts.get(&topology.vertex(end).host?));
+            let (groups, mine) = gpu.or_else(host).copied().unwrap_or(everywhere);
+            f64::from(mine) / f64::from(groups)
+        };
+        let links = all.links.iter().map(|&(link, share)| (link, share * part(link))).filter(|l| l.1 > 0.0).collect();
+        let sent = graph.groups[group].iter().map(|&rank| self.leaves(rank, &all.links)).collect();
+        Arc::new(Footprint { links, sent, ..Footprint::clone(all) })
     }
 
     /// A collective of a group alone with its siblings.
@@ -166,17 +215,19 @@ impl<'a> Simulator<'a> {
     pub fn collective(
         &self,
         graph: &OpGraph,
-        class_of: &[usize],
+        classes: &Classes,
         group: usize,
         c: &Communicate,
     ) -> Result<Arc<Footprint>, WorkloadError> {
-        let groups = self.siblings(graph, class_of, group);
+        let siblings = self.siblings(graph, classes, group);
+        let groups: Vec<Vec<Rank>> = siblings.iter().map(|&sibling| graph.groups[sibling].clone()).collect();
         let key = (groups.clone(), Asked::collective(c), false);
-        self.remember(key, || {
+        let all = self.remember(key, || {
             let settings = Settings { channels: c.channels.or(self.settings.channels), ..self.settings };
             let call = |ranks: u32| Self::call(ranks as usize, c);
             self.alone(&groups, &call, (c.algorithm, c.protocol), &settings)
-        })
+        })?;
+        Ok(self.own(graph, classes, (group, &siblings), &all))
     }
 
     /// A message between the two ranks of a group alone with its siblings.
@@ -186,13 +237,14 @@ impl<'a> Simulator<'a> {
     pub fn send(
         &self,
         graph: &OpGraph,
-        class_of: &[usize],
+        classes: &Classes,
         group: usize,
         (bytes, back, mover): (Bytes, bool, Mover),
     ) -> Result<Arc<Footprint>, WorkloadError> {
-        let groups = self.siblings(graph, class_of, group);
+        let siblings = self.siblings(graph, classes, group);
+        let groups: Vec<Vec<Rank>> = siblings.iter().map(|&sibling| graph.groups[sibling].clone()).collect();
         let key = (groups.clone(), Asked::Message(bytes, mover), back);
-        self.remember(key, || {
+        let all = self.remember(key, || {
             let call = |_| Self::message(bytes, back);
             let both = (Choice::Forced(Algorithm::Direct), Choice::Auto);
             let blocks = self.alone(&groups, &call, both, &self.settings)?;
@@ -200,7 +252,8 @@ impl<'a> Simulator<'a> {
                 Mover::Blocks => blocks,
                 Mover::CopyEngine => self.by_copy_engine(&groups, bytes, back, blocks),
             })
-        })
+        })?;
+        Ok(self.own(graph, classes, (group, &siblings), &all))
     }
 
     /// The schedule of a call for a group of ranks, and the machine as that group sees it.

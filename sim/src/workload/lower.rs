@@ -528,9 +528,9 @@ impl<'s, 'g> Builder<'s, 'g> {
         }
         let footprint = match &op.what {
             What::Send { bytes, mover, .. } | What::Recv { bytes, mover, .. } => {
-                self.simulator.send(self.graph, &self.classes.group, group, (*bytes, back, *mover))?
+                self.simulator.send(self.graph, self.classes, group, (*bytes, back, *mover))?
             }
-            What::Collective(c) => self.simulator.collective(self.graph, &self.classes.group, group, c)?,
+            What::Collective(c) => self.simulator.collective(self.graph, self.classes, group, c)?,
             _ => return Err(WorkloadError::Group { group, ranks: 0, reason: "no call".to_owned() }),
         };
         if footprint.time >= LONGEST {
