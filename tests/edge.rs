@@ -486,6 +486,47 @@ fn formats_follow_the_name_of_the_file() {
     }
 }
 
+/// Goal: where neither the name of the file nor --format says a format that the command has, nothing is written.
+#[test]
+fn unknown_endings_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    for (name, why) in
+        [("x.tsv", "no report as .tsv"), ("x.dat", "no report as .dat"), ("x.sarif", ".sarif"), ("x.htm", "--report")]
+    {
+        let (code, _, err) = collcast(&["sweep", "h200x4", "-s", "8", "-o", &at(name)]);
+        assert!(code == 2 && err.contains(why) && !Path::new(&at(name)).exists(), "{name}: {err}");
+    }
+    assert_eq!(collcast(&["sweep", "h200x4", "-s", "8", "-o", &at("x.dat"), "--format", "csv"]).0, 0);
+    assert_eq!(collcast(&["lint", "tests/data/lint/numbers.bad.env", "-o", &at("x.sarif")]).0, 1);
+    assert!(std::fs::read_to_string(at("x.sarif")).unwrap().contains("\"version\": \"2.1.0\""));
+}
+
+/// Goal: no command writes over a file that it reads, whichever options name the two.
+#[test]
+fn files_that_are_read_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let [file, csv, graph] = [at("settings.txt"), at("counts.csv"), at("graph.xml")];
+    std::fs::write(&file, "NCCL_ALGO=Ring\n").unwrap();
+    std::fs::write(&csv, "1024,1024\n1024,1024\n").unwrap();
+    assert_eq!(collcast(&["topo", "graph", "h200x4", "-o", &graph]).0, 0);
+    let placement = format!("@{file}");
+    for (command, of, words) in [
+        ("lint", &file, vec![&*file, "-o", &file]),
+        ("lint", &file, vec![&file, "--format", "json", "-o", &file]),
+        ("sweep", &file, vec!["h200x4", "-s", "1K", "--env", &file, "-o", &file]),
+        ("sweep", &file, vec!["h200x4", "-s", "1K", "--placement", &placement, "-o", &file]),
+        ("simulate", &csv, vec!["h200x2", "-c", "all_to_all", "--counts", &csv, "-o", &csv]),
+        ("simulate", &graph, vec!["h200x4", "-s", "1M", "--graph", &graph, "--timeline", &graph]),
+    ] {
+        let before = std::fs::read_to_string(of).unwrap();
+        let (code, _, err) = collcast(&[&[command], &words[..]].concat());
+        assert!(code == 2 && err.contains("would be written over"), "{command} {words:?}: {err}");
+        assert_eq!(std::fs::read_to_string(of).unwrap(), before, "{command}");
+    }
+}
+
 /// Goal: paragraphs of help fill the lines of the terminal, whatever its width.
 /// Method: a line that ends before the next word had to wrap was broken by hand.
 #[test]

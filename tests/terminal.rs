@@ -21,7 +21,9 @@ fn on_a_terminal(args: &str, variables: &[(&str, &str)]) -> Option<String> {
         let _ = writeln!(std::io::stderr(), "skipped: {args} on a terminal: there is no `script` of util-linux");
         return None;
     }
-    let line = format!("stty cols {WIDTH} rows 50; {} {args}", env!("CARGO_BIN_EXE_collcast"));
+    // Shells set COLUMNS anew after `stty`.
+    let set: String = variables.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+    let line = format!("stty cols {WIDTH} rows 50; {set}{} {args}", env!("CARGO_BIN_EXE_collcast"));
     let mut command = Command::new("script");
     without_own(&mut command)
         .args(["-qec", &line, "/dev/null"])
@@ -34,7 +36,7 @@ fn on_a_terminal(args: &str, variables: &[(&str, &str)]) -> Option<String> {
     for name in ["CI", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"] {
         command.env_remove(name);
     }
-    let out = command.envs(variables.iter().copied()).output().unwrap();
+    let out = command.output().unwrap();
     Some(String::from_utf8(out.stdout).unwrap().replace("\r\n", "\n"))
 }
 
@@ -90,6 +92,13 @@ fn lines_fit_the_terminal() {
             }
         }
     }
+}
+
+/// Goal: a variable that says no columns says nothing of the width.
+#[test]
+fn no_columns_are_no_width() {
+    let [zero, unset] = [&[("COLUMNS", "0")][..], &[]].map(|columns| on_a_terminal("sweep h200x4 -s 1M", columns));
+    assert_eq!(zero, unset);
 }
 
 /// Goal: numbers that are compared have bars, the longest of the largest.

@@ -104,7 +104,7 @@ impl GuardArgs {
         // A file that is named holds the rows.
         let to_stdout = OutputArgs { output: None, format: output.format.filter(|_| output.output.is_none()) };
         let format = to_stdout.format();
-        let people = matches!(format, Format::Table | Format::Markdown);
+        let people = to_stdout.for_people();
         let mut report = outcome.report(Shown { for_people: people, ..Shown::default() });
         if self.quick && format == Format::Table {
             (report.tables, report.assumptions) = (Vec::new(), Vec::new());

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
-use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command, ValueEnum};
 use collcast_reports::model::{Input, Report};
 use collcast_reports::terminal::Screen;
 use collcast_reports::{csv, github, html, json, junit, markdown, terminal};
@@ -73,15 +74,57 @@ pub(crate) fn with_nccl_tests(arg: clap::Arg) -> clap::Arg {
     arg.value_parser(formats_and(&[Format::NcclTests]))
 }
 
+/// What the endings of names of files say.
+const ENDINGS: [(&str, Format); 8] = [
+    ("csv", Format::Csv),
+    ("json", Format::Json),
+    ("md", Format::Markdown),
+    ("xml", Format::Junit),
+    ("txt", Format::Table),
+    ("log", Format::Table),
+    ("out", Format::Table),
+    ("sarif", Format::Sarif),
+];
+
+/// Options that say what is written, whatever the file is called.
+const OWN_FORM: [&str; 4] = ["format", "scenario_schema", "shard", "xml"];
+
+/// Endings of what no report is, whatever an option says.
+const FOREIGN: [&str; 10] = ["dot", "parquet", "pdf", "png", "svg", "toml", "tsv", "xlsx", "yaml", "yml"];
+
+/// Refuses a report in a file whose ending says no format that the command has, where no option does.
+fn has_format(command: &Command, matches: &ArgMatches) -> Result<(), Error> {
+    let is_report = command.get_groups().any(|group| group.get_id() == "OutputArgs");
+    let format = command.get_arguments().find(|arg| is_report && arg.get_id() == "format");
+    let given = |arg: &&Arg| {
+        let source = || matches.value_source(arg.get_id().as_str());
+        OWN_FORM.contains(&arg.get_id().as_str()) && source().is_some_and(|source| source != ValueSource::DefaultValue)
+    };
+    let Some(format) = format else { return Ok(()) };
+    let Some(ending) = matches.get_one::<PathBuf>("output").and_then(|path| extension(path)) else { return Ok(()) };
+    let values = format.get_possible_values();
+    let is_of =
+        |of: Format| of.to_possible_value().is_some_and(|of| values.iter().any(|v| v.get_name() == of.get_name()));
+    let endings: Vec<&str> = ENDINGS.into_iter().filter(|(_, of)| is_of(*of)).map(|(ending, _)| ending).collect();
+    let is_told = command.get_arguments().any(|arg| given(&arg)) && !FOREIGN.contains(&ending.as_str());
+    if is_told || endings.contains(&ending.as_str()) {
+        return Ok(());
+    }
+    Err(Error::usage(
+        format!("there is no report as .{ending}; the endings are .{}", endings.join(", .")),
+        if FOREIGN.contains(&ending.as_str()) {
+            "take one of them"
+        } else {
+            "take one of them, or name the format with --format"
+        },
+    ))
+}
+
 /// A file for a report, whose name may say its format.
 fn report_file(name: &str) -> Result<PathBuf, String> {
-    let foreign = ["png", "svg", "pdf", "dot", "html", "toml", "yaml", "yml", "xlsx", "parquet"];
-    match extension(name.as_ref()).as_deref().filter(|ending| foreign.contains(ending)) {
-        Some("html") => Err("--report FILE.html writes a page, beside what is printed".to_owned()),
-        Some(ending) => Err(format!(
-            "there is no report as .{ending}; the endings are .csv, .json, .md (markdown), .xml (junit), .txt (table)"
-        )),
-        None => in_folder(name),
+    match extension(name.as_ref()).as_deref() {
+        Some("html" | "htm") => Err("--report FILE.html writes a page, beside what is printed".to_owned()),
+        _ => in_folder(name),
     }
 }
 
@@ -112,9 +155,9 @@ impl FormatArgs {
         OutputArgs { format: self.format, output: None }
     }
 
-    /// The format asked for; all that there is where a program asks.
-    pub(crate) fn format(&self) -> Format {
-        self.to_stdout().format()
+    /// [`OutputArgs::for_people`].
+    pub(crate) fn for_people(&self) -> bool {
+        self.to_stdout().for_people()
     }
 
     /// Prints a report to stdout.
@@ -136,13 +179,9 @@ pub(crate) struct OutputArgs {
 impl OutputArgs {
     /// The format asked for, by name or by that of the file; all that there is where a program asks.
     pub(crate) fn format(&self) -> Format {
-        let of_file = || match extension(self.output.as_deref()?)?.as_str() {
-            "csv" => Some(Format::Csv),
-            "json" => Some(Format::Json),
-            "md" => Some(Format::Markdown),
-            "xml" => Some(Format::Junit),
-            "txt" => Some(Format::Table),
-            _ => None,
+        let of_file = || {
+            let ending = extension(self.output.as_deref()?)?;
+            ENDINGS.into_iter().find_map(|(known, format)| (known == ending).then_some(format))
         };
         let unsaid = if call::asked() { Format::Json } else { Format::Table };
         self.format.or_else(of_file).unwrap_or(unsaid)
@@ -199,14 +238,34 @@ pub(crate) fn keeps<'p>(output: &Path, files: impl IntoIterator<Item = &'p Path>
     for read in files {
         let is_there = |path: &Path| path.canonicalize().is_ok_and(|path| path == there);
         if is_there(read) || is_there(&read.with_extension("toml")) {
-            let (output, read) = (output.display(), read.display());
+            let with = if read == output { String::new() } else { format!(" as part of `{}`", read.display()) };
             return Err(Error::usage(
-                format!("`{output}` would be written over, and `{read}` is read with it"),
-                "give --output another name",
+                format!("`{}` would be written over, and it is read{with}", output.display()),
+                "give what is written another name",
             ));
         }
     }
     Ok(())
+}
+
+/// Options that name a file to write.
+const WRITTEN: [&str; 7] = ["goal", "output", "profile_out", "prometheus", "report", "timeline", "write_scenario"];
+
+/// Refuses words by which nothing should be written, before anything runs.
+pub(crate) fn may_write(command: &Command, matches: &ArgMatches) -> Result<(), Error> {
+    keeps_named(command, matches)?;
+    has_format(command, matches)
+}
+
+/// Refuses words that name one file to read and to write.
+fn keeps_named(command: &Command, matches: &ArgMatches) -> Result<(), Error> {
+    let values = |arg: &Arg| matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
+    let (written, others): (Vec<&Arg>, Vec<&Arg>) =
+        command.get_arguments().partition(|arg| WRITTEN.contains(&arg.get_id().as_str()));
+    let others: Vec<String> = others.into_iter().flat_map(values).map(|v| v.to_string_lossy().into_owned()).collect();
+    let names = others.iter().flat_map(|value| value.split(',')).map(|name| name.trim_start_matches('@'));
+    let read: Vec<&Path> = names.map(Path::new).filter(|path| path.is_file()).collect();
+    written.into_iter().flat_map(values).try_for_each(|output| keeps(output.as_ref(), read.iter().copied()))
 }
 
 /// Columns of a terminal that does not say how many it has.
@@ -218,7 +277,7 @@ pub(crate) fn screen_of<S: RawStream + AsFd>(stream: &S) -> Screen {
     if call::asked() {
         return Screen::default();
     }
-    let told = || std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let told = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
     let asked = || terminal_size_of(stream).map(|(Width(columns), _)| columns);
     let width = stream.is_terminal().then(|| told().or_else(asked).unwrap_or(COLUMNS));
     Screen { width, colour: AutoStream::choice(stream) != ColorChoice::Never }

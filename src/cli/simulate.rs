@@ -10,7 +10,7 @@ use collcast::{Error, step};
 use collcast_reports::model::Report;
 
 use super::call::Code;
-use super::output::{Format, OutputArgs, PageArgs, write};
+use super::output::{OutputArgs, PageArgs, write};
 use super::progress::watched;
 use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, default_sizes, queries};
 
@@ -139,7 +139,7 @@ fn run_call(args: &Args) -> Result<Code, Error> {
         report.tables.push(constants(&site.profile));
         Ok(report)
     })?;
-    args.output.print(&outcome.detail(&site, args.output.format() == Format::Table), None)?;
+    args.output.print(&outcome.detail(&site, args.output.for_people()), None)?;
     Ok(Code::SUCCESS)
 }
 
@@ -160,7 +160,7 @@ fn run_group(args: &Args, calls: &str) -> Result<Code, Error> {
         group::group(&site, &group::Request { calls, algorithm, protocol, channels, watch })
     })?;
     args.page.write(|| outcome.report(false))?;
-    args.output.print(&outcome.report(args.output.format() == Format::Table), None)?;
+    args.output.print(&outcome.report(args.output.for_people()), None)?;
     Ok(Code::SUCCESS)
 }
 

@@ -62,7 +62,7 @@ pub(super) fn answer(args: &Args, given: &Named, merged: Option<&Parts>) -> Resu
         report.tables.extend(sites.last().map(|site| views::profile::constants(&site.profile)));
         report
     })?;
-    let people = args.output.format() == Format::Table;
+    let people = args.output.for_people();
     let nccl_tests = match (args.output.format(), sites.last()) {
         (Format::NcclTests, Some(site)) => {
             let report = outcome.report(people, &views::forecast::unsaid_in_text(&outcome));

@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     let request = Request { files: args.files.clone(), site, doctor: !args.no_doctor, ..Request::default() };
     let outcome = watched("reading traces", |watch| trace(&Request { watch: watch.clone(), ..request }))?;
     args.page.write(|| outcome.report(false))?;
-    let mut report = outcome.report(args.output.format() == Format::Table);
+    let mut report = outcome.report(args.output.for_people());
     match args.output.format() {
         Format::Csv => {
             let no_calls = outcome.kind == Kind::Profile && outcome.calls.is_empty();

@@ -21,7 +21,7 @@ use collcast_tuner::table::{MadeFor, Table};
 
 use super::bench::Runner;
 use super::call::{self, Code};
-use super::output::{Format, FormatArgs, PageArgs, write as write_to};
+use super::output::{FormatArgs, PageArgs, write as write_to};
 use super::progress::{told, watched};
 use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, default_sizes, refused, span};
 
@@ -293,7 +293,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         write(&outcome, &report(false), &report(true), folder, plugin.as_deref())?;
     }
     args.page.write(|| report(true))?;
-    args.format.print(&report(args.format.format() == Format::Table))?;
+    args.format.print(&report(args.format.for_people()))?;
     Ok(match &outcome.ended {
         _ if !usable => Code::FAILURE,
         Some(ended) => Code::from(ended.code),

@@ -9,6 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use collcast::Error;
 use collcast_sim::collective::nearest;
 
+use super::super::output::may_write;
 use super::file;
 use super::known::{Default, OTHERS, PREFIX, has_none, may, options, variable};
 
@@ -138,6 +139,7 @@ pub(in super::super) fn found(all: Command, words: Vec<OsString>, asked: bool) -
             }
         }
     };
+    may_write(named(&all, &words).1, innermost(&matches)).map_err(|error| refused(&error))?;
     let source = |option: &String| innermost(&matches).value_source(&ids[option]);
     let taken =
         |one: &&Default| unnamed.contains(&one.option) || source(&one.option) == Some(ValueSource::DefaultValue);
