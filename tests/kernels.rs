@@ -192,7 +192,7 @@ fn mistakes_are_named() {
     let fitted = kernels::fit(&FitRequest { measurements, gpu: "h100".to_owned(), name: "mine".to_owned() }).unwrap();
     assert!(fitted.notes[0].starts_with("1 rows are of other GPUs"), "{:?}", fitted.notes);
     assert!(fitted.notes[1].contains("other.csv"), "{:?}", fitted.notes);
-    assert_eq!(fitted.report(true, None).assumptions, fitted.notes);
+    assert_eq!(fitted.report(None).assumptions, fitted.notes);
 }
 
 /// Goal: the commands say the same as the library: figures in JSON, a gate as exit code 1, options that would do nothing

@@ -105,7 +105,7 @@ fn fold(out: &mut String, summary: &str, text: &str) {
 /// Rows under the columns of a table, within the room that is left.
 fn grid(table: &Table, rows: &[Vec<Cell>], room: &mut usize) -> String {
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    let mut out = line(table.columns.iter().map(|c| escaped(&c.heading)).collect());
+    let mut out = line(table.columns.iter().map(|c| escaped(&c.headed())).collect());
     let rule = table.columns.iter().map(|c| if c.align == Align::Right { "--:" } else { ":--" });
     out.push_str(&line(rule.map(str::to_owned).collect()));
     let mut shown = 0;

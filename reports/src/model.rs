@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use collcast_sim::text::one_line;
 use collcast_sim::units::Bytes;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -118,6 +119,8 @@ pub struct Column {
     pub align: Align,
     /// Lengths beside its numbers on a screen with room: of those that are compared down the column.
     pub bar: Bar,
+    /// Whether its numbers are fractions, which people read as percent and programs as they are.
+    pub percent: bool,
 }
 
 /// Lengths beside the numbers of a column.
@@ -232,12 +235,17 @@ impl Table {
 impl Column {
     /// A column of words.
     pub fn text(key: impl Into<Cow<'static, str>>, heading: impl Into<String>) -> Self {
-        Self { key: key.into(), heading: heading.into(), align: Align::Left, bar: Bar::None }
+        Self { key: key.into(), heading: heading.into(), align: Align::Left, bar: Bar::None, percent: false }
     }
 
     /// A column of numbers.
     pub fn number(key: impl Into<Cow<'static, str>>, heading: impl Into<String>) -> Self {
-        Self { key: key.into(), heading: heading.into(), align: Align::Right, bar: Bar::None }
+        Self { align: Align::Right, ..Self::text(key, heading) }
+    }
+
+    /// A column of fractions, which people read as percent.
+    pub fn fraction(key: impl Into<Cow<'static, str>>, heading: impl Into<String>) -> Self {
+        Self { percent: true, ..Self::number(key, heading) }
     }
 
     /// The same, with lengths beside its numbers.
@@ -251,9 +259,18 @@ impl Column {
         self.key == "bytes" || self.key.ends_with("_bytes")
     }
 
-    /// A cell of it as people read it: sizes in binary units.
+    /// The heading as people read it, on one line, with the unit of fractions.
+    pub(crate) fn headed(&self) -> String {
+        let heading = one_line(&self.heading);
+        if self.percent { format!("{heading} %") } else { heading }
+    }
+
+    /// A cell of it as people read it: sizes in binary units, fractions in percent.
     pub(crate) fn shown(&self, cell: &Cell) -> String {
         match cell {
+            Cell::Float { value, digits } if self.percent => {
+                Cell::float(100.0 * value, digits.saturating_sub(2)).display()
+            }
             Cell::Int(value) if self.key == "size_max_bytes" && *value >= END => "end".to_owned(),
             Cell::Int(value) if self.is_size() => {
                 u64::try_from(*value).map_or_else(|_| value.to_string(), |bytes| Bytes(bytes).about())
@@ -326,6 +343,20 @@ impl<T: Into<Cell>> From<Option<T>> for Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: of fractions heading and numbers are in percent for people, together, and the number itself stays.
+    #[test]
+    fn fractions_are_percent_for_people() {
+        let (own, cell) = (Column::fraction("bias", "bias"), Cell::float(-0.0521, 3));
+        assert_eq!((own.headed(), own.shown(&cell)), ("bias %".to_owned(), "-5.2".to_owned()));
+        let mut table = Table::new("rows", "", [own]);
+        table.push([cell]);
+        let report = Report { tables: vec![table], ..Report::default() };
+        assert!(crate::csv::render(&report).contains("bias\n-0.0521\n"), "{}", crate::csv::render(&report));
+        for text in [crate::markdown::render(&report), crate::html::render(std::slice::from_ref(&report))] {
+            assert!(text.contains("bias %") && text.contains("-5.2") && !text.contains("-0.05"), "{text}");
+        }
+    }
 
     /// Goal: a range of sizes has no end where nothing limits it, and the size of a call is always one.
     #[test]

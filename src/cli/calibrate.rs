@@ -13,7 +13,7 @@ use collcast_sim::collective::{Launch, nearest};
 use collcast_sim::units::parse_size;
 
 use super::call::Code;
-use super::output::{Format, FormatArgs, PageArgs, keeps, paths, write};
+use super::output::{FormatArgs, PageArgs, keeps, paths, write};
 use super::progress;
 use super::selectors::{Named, ReadArgs, profile_folders};
 
@@ -146,7 +146,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         write(Some(path), outcome.fitted.toml.as_bytes())?;
     }
     args.page.write(|| outcome.report(true, output))?;
-    let report = outcome.report(args.format.format() == Format::Table, output);
+    let report = outcome.report(args.format.for_people(), output);
     args.format.print(&report)?;
     Ok(if usable || args.force { Code::SUCCESS } else { Code::FAILURE })
 }
@@ -195,8 +195,8 @@ fn told(args: &Args, fitted: &kernels::Fitted) -> Result<Code, Error> {
         keeps(path, paths(&fitted.inputs))?;
         write(Some(path), fitted.toml.as_bytes())?;
     }
-    args.page.write(|| fitted.report(true, output))?;
-    let report = fitted.report(args.format.format() == Format::Table, output);
+    let report = fitted.report(output);
+    args.page.write(|| report.clone())?;
     args.format.print(&report)?;
     Ok(if usable { Code::SUCCESS } else { Code::FAILURE })
 }

@@ -243,9 +243,8 @@ fn judge_kernels(args: &Args, gpu: &str) -> Result<Code, Error> {
         max_error: args.max_error.as_deref().map(|text| percent("--max-error", text)).transpose()?,
     })?;
     let format = args.output.format();
-    let for_people = matches!(format, Format::Table | Format::Markdown);
-    args.page.write(|| outcome.report(true, true))?;
-    args.output.print(&outcome.report(for_people, args.rows || format != Format::Table), None)?;
+    args.page.write(|| outcome.report(true))?;
+    args.output.print(&outcome.report(args.rows || format != Format::Table), None)?;
     Ok(Code::from(u8::from(outcome.failed)))
 }
 
@@ -277,7 +276,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     let all = Shown { for_people: true, model_errors: true, rows: true, no_anomalies: false };
     args.page.write(|| outcome.report(all))?;
     let mut report = outcome.report(Shown {
-        for_people: matches!(format, Format::Table | Format::Markdown),
+        for_people: args.output.for_people(),
         model_errors: args.model_errors || args.max_error.is_some() || args.closest || format == Format::Json,
         rows: args.rows || format != Format::Table,
         no_anomalies: format == Format::Json,

@@ -16,8 +16,9 @@ pub(crate) enum Kept {
     Text(String),
 }
 
-/// Key, heading, whether it stands on the right, and what its bars are of: nothing, the largest, a hundred.
-type KeptColumn = (String, String, bool, u8);
+/// Key, heading, whether it stands on the right, what its bars are of (nothing, the largest, a hundred), and whether people
+/// read it in percent.
+type KeptColumn = (String, String, bool, u8, bool);
 /// Name, title, columns, rows, and whether it is a detail.
 type KeptTable = (String, String, Vec<KeptColumn>, Vec<Vec<Option<Kept>>>, bool);
 /// Group, name, place, and the outcome: its kind in a word, then what it says.
@@ -61,7 +62,7 @@ pub(crate) fn keep(report: &Report) -> KeptReport {
 
 fn table(table: &Table) -> KeptTable {
     let bar = |column: &Column| BARS.iter().position(|bar| *bar == column.bar).unwrap_or_default() as u8;
-    let column = |c: &Column| (c.key.to_string(), c.heading.clone(), c.align == Align::Right, bar(c));
+    let column = |c: &Column| (c.key.to_string(), c.heading.clone(), c.align == Align::Right, bar(c), c.percent);
     let rows = table.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
     (table.name.clone(), table.title.clone(), table.columns.iter().map(column).collect(), rows, table.detail)
 }
@@ -127,11 +128,12 @@ pub(crate) fn restore(kept: KeptReport) -> Result<Report, Error> {
 }
 
 fn restored((name, title, columns, rows, detail): KeptTable) -> Table {
-    let column = |(key, heading, right, bar): KeptColumn| Column {
+    let column = |(key, heading, right, bar, percent): KeptColumn| Column {
         key: key.into(),
         heading,
         align: if right { Align::Right } else { Align::Left },
         bar: BARS.get(usize::from(bar)).copied().unwrap_or_default(),
+        percent,
     };
     let cell = |kept: Option<Kept>| match kept {
         None => Cell::Missing,

@@ -10,17 +10,17 @@ use crate::calibrate::{ALL, Errors, Estimated, Outcome, Part, Worst};
 use crate::confidence::Level;
 
 impl Outcome {
-    /// The report of an outcome: percentages for people, fractions for files. `written` is where the profile was written.
+    /// The report of an outcome. `written` is where the profile was written.
     pub fn report(&self, for_people: bool, written: Option<&Path>) -> Report {
         let outcome = self;
         let mut report = Report::new("calibrate", super::VERSION);
         report.inputs.clone_from(&outcome.inputs);
         report.assumptions.clone_from(&outcome.notes);
         report.warnings.clone_from(&outcome.warnings);
-        report.tables.push(parameter_table(&outcome.constants, for_people));
+        report.tables.push(parameter_table(&outcome.constants));
         report.tables.push(error_table(outcome, for_people));
         if !for_people || !outcome.splits.is_empty() {
-            report.tables.push(split_table(&outcome.splits, for_people));
+            report.tables.push(split_table(&outcome.splits));
         }
         report.tables.push(worst_table(&outcome.worst, outcome.held_out.is_some()));
         report.verdict = Some(verdict(outcome, written));
@@ -28,14 +28,14 @@ impl Outcome {
     }
 }
 
-fn share(value: f64, for_people: bool) -> Cell {
-    if for_people { Cell::float(value * 100.0, 1) } else { Cell::float(value, 5) }
+fn share(value: f64) -> Cell {
+    Cell::float(value, 3)
 }
 
 /// High over low end of an interval beyond which rows tell a parameter's size hardly: `IDENTIFIED` of the fit, at both ends.
 const WIDE: f64 = 3.2;
 
-fn parameter_table(constants: &[Estimated], for_people: bool) -> Table {
+fn parameter_table(constants: &[Estimated]) -> Table {
     let columns = [
         Column::text("parameter", "parameter"),
         Column::text("unit", "unit"),
@@ -44,7 +44,7 @@ fn parameter_table(constants: &[Estimated], for_people: bool) -> Table {
         Column::number("high", "high"),
         Column::number("prior", "prior"),
         Column::text("identified", "identified"),
-        Column::number("error_at_prior", if for_people { "error % at prior" } else { "error at prior" }),
+        Column::fraction("error_at_prior", "error at prior"),
     ];
     let mut table = Table::new("parameters", "parameters, with 90% intervals", columns);
     for c in constants {
@@ -61,7 +61,7 @@ fn parameter_table(constants: &[Estimated], for_people: bool) -> Table {
                 false => "no: at its prior",
             }
             .into(),
-            share(c.error_at_prior, for_people),
+            share(c.error_at_prior),
         ]);
     }
     table
@@ -74,17 +74,16 @@ fn error_table(outcome: &Outcome, for_people: bool) -> Table {
         Column::text("launch", "launch"),
         Column::text("band", "size"),
         Column::number("count", "rows"),
-        Column::number("train_mean_abs_error", if for_people { "fitted %" } else { "fitted" }),
-        Column::number("mean_abs_error", if for_people { "held out %" } else { "held out" }),
-        Column::number("p95_abs_error", "p95"),
-        Column::number("bias", "bias"),
-        Column::number("coverage", "in interval"),
-        Column::number("width", "width"),
-        Column::number("nccl_mean_abs_error", "NCCL's model"),
+        Column::fraction("train_mean_abs_error", "fitted"),
+        Column::fraction("mean_abs_error", "held out"),
+        Column::fraction("p95_abs_error", "p95"),
+        Column::fraction("bias", "bias"),
+        Column::fraction("coverage", "in interval"),
+        Column::fraction("width", "width"),
+        Column::fraction("nccl_mean_abs_error", "NCCL's model"),
     ];
     let held_out = outcome.held_out.map_or_else(String::new, |held| format!("; held out by {}", held.by));
     let mut table = Table::new("errors", format!("error = predicted / measured - 1{held_out}"), columns);
-    let share = |value: f64| share(value, for_people);
     // With one launch mode its groups are those of all.
     let mut launches = outcome.groups.iter().filter_map(|g| g.launch);
     let first = launches.next();
@@ -107,16 +106,16 @@ fn error_table(outcome: &Outcome, for_people: bool) -> Table {
     table
 }
 
-fn split_table(parts: &[Part], for_people: bool) -> Table {
+fn split_table(parts: &[Part]) -> Table {
     let columns = [
         Column::text("split", "held back by"),
         Column::text("value", "value"),
         Column::number("count", "rows"),
-        Column::number("fitted_mean_abs_error", "fitted with it"),
-        Column::number("train_mean_abs_error", "on the others"),
-        Column::number("mean_abs_error", "held out"),
-        Column::number("p95_abs_error", "p95"),
-        Column::number("bias", "bias"),
+        Column::fraction("fitted_mean_abs_error", "fitted with it"),
+        Column::fraction("train_mean_abs_error", "on the others"),
+        Column::fraction("mean_abs_error", "held out"),
+        Column::fraction("p95_abs_error", "p95"),
+        Column::fraction("bias", "bias"),
     ];
     let mut table = Table::new("splits", "fits without some rows, judged on these (errors)", columns);
     for p in parts {
@@ -124,11 +123,11 @@ fn split_table(parts: &[Part], for_people: bool) -> Table {
             p.by.into(),
             p.value.as_str().into(),
             p.rows.into(),
-            share(p.fitted_mean_abs, for_people),
-            share(p.others_mean_abs, for_people),
-            share(p.held_out.mean_abs, for_people),
-            share(p.held_out.p95_abs, for_people),
-            share(p.held_out.bias, for_people),
+            share(p.fitted_mean_abs),
+            share(p.others_mean_abs),
+            share(p.held_out.mean_abs),
+            share(p.held_out.p95_abs),
+            share(p.held_out.bias),
         ]);
     }
     table

@@ -10,13 +10,13 @@ use crate::confidence::Level;
 use crate::kernels::{Fitted, Group, Of, Outcome, Stats};
 
 impl Outcome {
-    /// As tables and a verdict: percentages for people, fractions for files; `rows` to have each row too.
-    pub fn report(&self, for_people: bool, rows: bool) -> Report {
+    /// As tables and a verdict; `rows` to have each row too.
+    pub fn report(&self, rows: bool) -> Report {
         let mut report = Report::new("validate", super::VERSION);
         report.inputs.clone_from(&self.inputs);
         report.assumptions.clone_from(&self.notes);
         report.warnings.clone_from(&self.warnings);
-        report.tables.push(self.group_table(for_people));
+        report.tables.push(self.group_table());
         if rows {
             report.tables.push(self.rows_table());
         }
@@ -28,20 +28,19 @@ impl Outcome {
         report
     }
 
-    fn group_table(&self, people: bool) -> Table {
+    fn group_table(&self) -> Table {
         let columns = [
             Column::text("group", "kernels"),
             Column::number("count", "rows"),
-            Column::number("median_abs_error", "median %"),
-            Column::number("mean_abs_error", "mean %"),
-            Column::number("p95_abs_error", "p95 %"),
-            Column::number("bias", "bias %"),
+            Column::fraction("median_abs_error", "median"),
+            Column::fraction("mean_abs_error", "mean"),
+            Column::fraction("p95_abs_error", "p95"),
+            Column::fraction("bias", "bias"),
             Column::number("left_out_count", "left out rows"),
-            Column::number("left_out_median_abs_error", "median %"),
+            Column::fraction("left_out_median_abs_error", "median"),
         ];
         let mut table = Table::new("groups", "error = predicted / measured - 1, by kind of kernel", columns);
-        let (scale, digits) = if people { (100.0, 1) } else { (1.0, 4) };
-        let float = |value: f64| Cell::float(value * scale, digits);
+        let float = |value: f64| Cell::float(value, 3);
         let mut push = |group: &str, all: &Stats, out: &Stats| {
             table.push([
                 group.into(),
@@ -138,7 +137,7 @@ fn confidence(unseen: &Stats, left_out: &str) -> String {
 
 impl Fitted {
     /// The report of a fit; `written` is where the profile was written.
-    pub fn report(&self, for_people: bool, written: Option<&Path>) -> Report {
+    pub fn report(&self, written: Option<&Path>) -> Report {
         let mut report = Report::new("calibrate", super::VERSION);
         report.inputs.clone_from(&self.inputs);
         report.assumptions.clone_from(&self.notes);
@@ -160,7 +159,7 @@ impl Fitted {
             table.push([c.name.into(), c.unit.into(), Cell::float(c.value, 4), Cell::float(c.prior, 4)]);
         }
         report.tables.push(table);
-        report.tables.push(self.error_table(for_people));
+        report.tables.push(self.error_table());
         let percent = |stats: &Stats| format!("{:.1}%", stats.median_abs_error * 100.0);
         let left_out = if self.of == Of::Network { "the other direction" } else { LEFT_OUT };
         report.verdict = Some(Verdict {
@@ -202,20 +201,19 @@ impl Fitted {
         report
     }
 
-    fn error_table(&self, people: bool) -> Table {
+    fn error_table(&self) -> Table {
         let columns = [
             Column::text("rows", "rows"),
             Column::number("count", "count"),
-            Column::number("median_abs_error", "median %"),
-            Column::number("mean_abs_error", "mean %"),
-            Column::number("p95_abs_error", "p95 %"),
+            Column::fraction("median_abs_error", "median"),
+            Column::fraction("mean_abs_error", "mean"),
+            Column::fraction("p95_abs_error", "p95"),
         ];
         let mut table = Table::new("errors", "error = predicted / measured - 1", columns);
-        let (scale, digits) = if people { (100.0, 1) } else { (1.0, 4) };
         let parts =
             [("fitted to", &self.trained), ("left out", &self.left_out), ("left out, before", &self.left_out_before)];
         for (name, stats) in parts {
-            let float = |value: f64| if stats.count > 0 { Cell::float(value * scale, digits) } else { Cell::Missing };
+            let float = |value: f64| if stats.count > 0 { Cell::float(value, 3) } else { Cell::Missing };
             table.push([
                 name.into(),
                 stats.count.into(),

@@ -31,33 +31,27 @@ impl Outcome {
         let shown = outcome.ranges.iter().filter(|range| !show.changes_only || range.changes);
         let named = outcome.ranges.iter().any(|range| range.communicator.is_some());
         report.tables.push(range_table(shown, (named, show.for_people)));
-        report.tables.push(regret_table(&outcome.regrets, named, show.for_people));
+        report.tables.push(regret_table(&outcome.regrets, named));
         if let Some(step) = &outcome.step {
             report.tables.push(call_table(outcome));
-            report.tables.push(step_table(step, show.for_people));
+            report.tables.push(step_table(step));
         }
         // Programs find these tables, empty or not.
         if !show.for_people || !outcome.variables.effects.is_empty() {
-            report.tables.push(variable_table(&outcome.variables, show.for_people));
+            report.tables.push(variable_table(&outcome.variables));
         } else {
             report.assumptions.push(format!("no environment variable is advised: {}", outcome.variables.why));
         }
         if !show.for_people || !outcome.process.tried.is_empty() {
-            report.tables.push(process_table(&outcome.process, show.for_people));
+            report.tables.push(process_table(&outcome.process));
         }
         report.verdict = Some(verdict(outcome, show.written));
         report
     }
 }
 
-/// A fraction as files have it; in percent for people.
-fn share(fraction: f64, for_people: bool) -> Cell {
-    if for_people { Cell::float(100.0 * fraction, 1) } else { Cell::float(fraction, 3) }
-}
-
-/// A heading of fractions, with the unit that people read.
-fn heading(words: &str, for_people: bool) -> String {
-    if for_people { format!("{words} %") } else { words.to_owned() }
+fn share(fraction: f64) -> Cell {
+    Cell::float(fraction, 3)
 }
 
 fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people): (bool, bool)) -> Table {
@@ -73,7 +67,7 @@ fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people):
         Column::text("default_algorithm", "NCCL algorithm"),
         Column::text("default_protocol", "NCCL protocol"),
         Column::number("default_predicted_us", "NCCL us"),
-        Column::number("gain", heading("gain", for_people)).barred(Bar::OfLargest),
+        Column::fraction("gain", "gain").barred(Bar::OfLargest),
         Column::text("basis", "basis"),
         Column::number("measured_us", "measured us"),
         Column::number("default_measured_us", "NCCL measured us"),
@@ -96,7 +90,7 @@ fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people):
             r.default_pair.0.name().into(),
             r.default_pair.1.name().into(),
             Cell::float(r.default_predicted_us, 2),
-            share(r.gain, for_people),
+            share(r.gain),
             r.basis.name().into(),
             r.measured_us.map(|us| Cell::float(us, 2)).into(),
             r.default_measured_us.map(|us| Cell::float(us, 2)).into(),
@@ -149,29 +143,28 @@ fn call_table(outcome: &Outcome) -> Table {
     table
 }
 
-fn step_table(step: &StepGain, for_people: bool) -> Table {
+fn step_table(step: &StepGain) -> Table {
     let columns = [
         Column::number("default_ms", "by NCCL's choice ms"),
         Column::number("tuned_ms", "with the table ms"),
-        Column::number("saved", heading("saved", for_people)),
+        Column::fraction("saved", "saved"),
     ];
     let mut table = Table::new("step", "The step, simulated", columns);
-    table.push([Cell::float(step.default_ms, 3), Cell::float(step.tuned_ms, 3), share(step.saved(), for_people)]);
+    table.push([Cell::float(step.default_ms, 3), Cell::float(step.tuned_ms, 3), share(step.saved())]);
     table
 }
 
-fn regret_table(regrets: &[Regret], named: bool, for_people: bool) -> Table {
+fn regret_table(regrets: &[Regret], named: bool) -> Table {
     let columns = [
         Column::text("collective", "collective"),
         Column::text("basis", "by"),
         Column::number("sizes", "sizes"),
-        Column::number("default_mean", heading("lost by NCCL, mean", for_people)),
-        Column::number("default_max", heading("worst", for_people)),
+        Column::fraction("default_mean", "lost by NCCL, mean"),
+        Column::fraction("default_max", "worst"),
         Column::number("default_max_at_bytes", "at"),
-        Column::number("forecast_mean", heading("lost by forecasts alone, mean", for_people)),
-        Column::number("forecast_max", heading("worst", for_people)),
+        Column::fraction("forecast_mean", "lost by forecasts alone, mean"),
+        Column::fraction("forecast_max", "worst"),
     ];
-    let share = |fraction: f64| share(fraction, for_people);
     let columns = whose(named).into_iter().chain(columns);
     let mut table = Table::new("regret", "Time lost against the best choice at each size", columns);
     for r in regrets {
@@ -190,13 +183,13 @@ fn regret_table(regrets: &[Regret], named: bool, for_people: bool) -> Table {
     table
 }
 
-fn variable_table(variables: &Variables, for_people: bool) -> Table {
+fn variable_table(variables: &Variables) -> Table {
     let columns = [
         Column::text("collective", "collective"),
         Column::text("algorithms", "NCCL_ALGO"),
         Column::text("protocols", "NCCL_PROTO"),
         Column::number("sizes", "sizes that gain"),
-        Column::number("gain_max", heading("most", for_people)),
+        Column::fraction("gain_max", "most"),
     ];
     let title = match variables.lines.as_slice() {
         [] => format!("Environment: none ({})", variables.why),
@@ -211,27 +204,26 @@ fn variable_table(variables: &Variables, for_people: bool) -> Table {
             algorithms.join(",").into(),
             protocols.join(",").into(),
             e.sizes.into(),
-            share(e.gain, for_people),
+            share(e.gain),
         ]);
     }
     table
 }
 
-fn process_table(process: &Process, for_people: bool) -> Table {
+fn process_table(process: &Process) -> Table {
     let columns = [
         Column::text("settings", "settings"),
         Column::text("advice", "advice"),
-        Column::number("gain", heading("gain", for_people)).barred(Bar::OfLargest),
-        Column::number("doubt", heading("doubt", for_people)),
-        Column::number("default_spread", heading("rounds without differ by", for_people)),
-        Column::number("spread", heading("rounds with differ by", for_people)),
+        Column::fraction("gain", "gain").barred(Bar::OfLargest),
+        Column::fraction("doubt", "doubt"),
+        Column::fraction("default_spread", "rounds without differ by"),
+        Column::fraction("spread", "rounds with differ by"),
         Column::number("rounds", "rounds"),
         Column::number("calls", "calls"),
         Column::text("least_collective", "gains least"),
         Column::number("least_size_bytes", "size"),
-        Column::number("least_gain", heading("its gain", for_people)),
+        Column::fraction("least_gain", "its gain"),
     ];
-    let share = |fraction: f64| share(fraction, for_people);
     let title = match process.advised() {
         None => "The whole process: NCCL's threads and FIFOs stand",
         Some(_) => "The whole process, with the table",

@@ -17,7 +17,7 @@ use crate::values::few;
 /// What a report shows, beside what every one does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shown {
-    /// Words and percentages for people; fractions for programs otherwise.
+    /// For people rather than programs.
     pub for_people: bool,
     /// Errors of the forecasts, by group.
     pub model_errors: bool,
@@ -67,25 +67,24 @@ impl Outcome {
     }
 }
 
-/// Errors by group: percentages for people, fractions for files.
+/// Errors by group.
 fn group_table(groups: &[Group], overall: &Stats, people: bool) -> Table {
-    let (scale, digits) = if people { (100.0, 1) } else { (1.0, 4) };
     let columns = [
         Column::text("launch", "launch"),
         Column::text("group", "group"),
         Column::text("band", "size"),
         Column::number("count", "rows"),
-        Column::number("median_abs_error", "median %"),
-        Column::number("mean_abs_error", "mean %"),
-        Column::number("p95_abs_error", "p95 %"),
-        Column::number("bias", "bias %"),
-        Column::number("coverage", "in interval %"),
-        Column::number("nccl_median_abs_error", "NCCL's model %"),
-        Column::number("closest_median_abs_error", "closest %"),
+        Column::fraction("median_abs_error", "median"),
+        Column::fraction("mean_abs_error", "mean"),
+        Column::fraction("p95_abs_error", "p95"),
+        Column::fraction("bias", "bias"),
+        Column::fraction("coverage", "in interval"),
+        Column::fraction("nccl_median_abs_error", "NCCL's model"),
+        Column::fraction("closest_median_abs_error", "closest"),
     ];
     let mut table = Table::new("groups", "error = predicted / measured - 1, by group", columns);
     let mut push = |launch: &str, what: &str, band: &str, s: &Stats| {
-        let pc = |v: f64| Cell::float(v * scale, digits);
+        let pc = |v: f64| Cell::float(v, 3);
         table.push([
             launch.into(),
             what.into(),
@@ -95,7 +94,7 @@ fn group_table(groups: &[Group], overall: &Stats, people: bool) -> Table {
             pc(s.errors.mean_abs_error),
             pc(s.errors.p95_abs_error),
             pc(s.errors.bias),
-            Cell::float(s.coverage * scale, digits.saturating_sub(1)),
+            Cell::float(s.coverage, 2),
             s.nccl_model.map(|m| pc(m.median_abs_error)).into(),
             s.closest.map(|m| pc(m.median_abs_error)).into(),
         ]);

@@ -32,7 +32,7 @@ pub(super) fn render(table: &Table, id: &str, room: &mut usize) -> Markup {
     for (index, column) in table.columns.iter().enumerate() {
         match (empty(index), folds && same(index)) {
             (true, _) => {}
-            (false, true) => told.push(format!("{} {}", column.heading, shown(column, &table.rows[0][index]))),
+            (false, true) => told.push(format!("{} {}", column.headed(), shown(column, &table.rows[0][index]))),
             (false, false) => kept.push(index),
         }
     }
@@ -66,7 +66,7 @@ pub(super) fn render(table: &Table, id: &str, room: &mut usize) -> Markup {
                 caption { span { (words(&heading)) } }
                 thead { tr { @for &index in &kept {
                     @let column = &table.columns[index];
-                    th scope="col" class=[(column.align == Align::Right).then_some("n")] { (one_line(&column.heading)) }
+                    th scope="col" class=[(column.align == Align::Right).then_some("n")] { (column.headed()) }
                 } } }
                 tbody { (PreEscaped(&rows)) }
             }

@@ -44,7 +44,7 @@ pub(super) fn draw(table: &Table, screen: Screen) -> String {
         let told: Vec<String> = (same.into_iter())
             .map(|index| {
                 let column = &table.columns[index];
-                format!("{} {}", one_line(&column.heading), shown(column, table.rows[0].get(index)))
+                format!("{} {}", column.headed(), shown(column, table.rows[0].get(index)))
             })
             .collect();
         out.push_str(&screen.wrapped(&format!("in every row: {}", told.join(", ")), "  "));
@@ -83,7 +83,7 @@ fn wide(table: &Table, column: usize, of_words: impl Fn(&str) -> usize, of_headi
         Cell::Text(text) => of_words(&one_line(text)),
         other => own.shown(other).chars().count(),
     });
-    longest(cells.chain([of_heading(&one_line(&own.heading))]))
+    longest(cells.chain([of_heading(&own.headed())]))
 }
 
 /// What a column may not be narrower than: numbers are whole, and so are words and short texts.
@@ -150,7 +150,7 @@ fn part(table: &Table, columns: &[usize], screen: Screen) -> String {
     };
     let each = || columns.iter().zip(&bars);
     grid.set_header(each().flat_map(|(&column, bar)| {
-        let heading = Drawn::new(one_line(&table.columns[column].heading)).add_attribute(Attribute::Bold);
+        let heading = Drawn::new(table.columns[column].headed()).add_attribute(Attribute::Bold);
         [Some(heading), bar.map(|_| Drawn::new(""))].into_iter().flatten()
     }));
     for row in &table.rows {
@@ -309,6 +309,9 @@ mod tests {
         for cell in ["\u{1b}[38;5;9mslow", "\u{1b}[38;5;10mpass"] {
             assert!(coloured.contains(cell), "{coloured:?}");
         }
+        let state = Column::text("state", "verdict");
+        let tones = ["pass", "unsure", "slow", "other"].map(|word| tone(&state, word));
+        assert_eq!(tones, [Some(Color::Green), Some(Color::Yellow), Some(Color::Red), None]);
     }
 
     /// Goal: a bar is as long as its share, to an eighth of a character.

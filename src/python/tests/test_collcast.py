@@ -40,6 +40,15 @@ def test_a_forecast_is_that_of_the_program():
     assert [row["algorithm"] for row in forced.table()] == ["ring", "ring", "tree", "tree"]
 
 
+def test_shares_are_percent_for_people_and_fractions_for_programs():
+    result = collcast.validate(DATA / "h200x4_bench" / "nccl_channels_4.csv", topology="h200x4")
+    share = result.table("groups")[0]["median_abs_error"]
+    shown = f"{100 * share:.1f}"
+    for text in (str(result), result.to_html()):
+        assert 0 < share < 1 and "median %" in text and shown in text and f"{share:.4f}" not in text
+    assert pickle.loads(pickle.dumps(result)).to_html() == result.to_html()
+
+
 def test_tables_go_to_pandas_and_arrow():
     result = collcast.forecast("h200x4", sizes="1M:16M:4")
     frame = result.to_pandas()
@@ -99,7 +108,7 @@ def test_processes_of_its_own_answer_or_raise(tmp_path, monkeypatch):
     assert raised.value.code == printed.returncode != 0
     assert str(raised.value) in printed.stderr.replace("\n  | ", "\n")
     # The process of a host with GPUs, in words.
-    rows = collcast.bench("h200x2", size="1K", batches=3, iterations=1)
+    rows = collcast.bench("h200x2", size="1K", batches=3)
     (tmp_path / "rows.json").write_text(rows._report.json())
     other = tmp_path / "collcast"
     other.write_text(f'#!/bin/sh\n[ "$1 $2" = "bench --format=json" ] || exit 9\necho "note: here" >&2\ncat {tmp_path}/rows.json\n')
@@ -142,7 +151,10 @@ def test_a_notebook_shows_a_page_with_pictures(tmp_path):
     assert "<svg" in result.to_html() and result._repr_html_().startswith("<iframe srcdoc=")
     result.save(tmp_path / "page.html")
     result.save(tmp_path / "result.json")
-    for name in ("saved.csv", "saved.md", "saved.xml"):
+    # Markdown of the program has fewer columns: an answer in Python holds those of programs.
+    result.save(tmp_path / "saved.md")
+    assert (tmp_path / "saved.md").read_text().startswith("### ")
+    for name in ("saved.csv", "saved.xml"):
         result.save(tmp_path / name)
         collcast.forecast("h200x4", sizes="1M:16M:4", output=tmp_path / f"written_{name}")
         assert (tmp_path / name).read_text() == (tmp_path / f"written_{name}").read_text()
