@@ -261,6 +261,33 @@ fn a_verdict_over_algorithms_tells_the_best_of_them() {
     assert!(err.contains(&format!("1 MiB takes {least:.1} us")), "{least}: {err}");
 }
 
+/// Goal: a rank alone sends nothing over a bus, and 0 B have no bandwidth: a verdict tells what there is.
+#[test]
+fn a_verdict_tells_a_bandwidth_that_there_is() {
+    for (words, says) in [
+        (&["sweep", "h200x4", "--ranks", "1", "-s", "1M,4M"][..], "GB/s of algorithm bandwidth"),
+        (&["simulate", "h200x4", "--ranks", "1", "-s", "1M"], "GB/s of algorithm bandwidth"),
+        (&["sweep", "h200x4", "-s", "0"], "over 4 ranks: 0 B takes"),
+        (&["sweep", "h200x4", "-s", "1M"], "GB/s of bus bandwidth"),
+    ] {
+        let (code, _, err) = collcast(words);
+        assert!(code == 0 && err.contains(says) && !err.contains("0.000 GB/s"), "{words:?}: {err}");
+    }
+}
+
+/// Goal: a comment for a pull request has the columns that a terminal shows.
+#[test]
+fn markdown_has_the_columns_of_a_terminal() {
+    let (_, table, _) = collcast(&["sweep", "h200x4", "-s", "1M"]);
+    let (_, comment, _) = collcast(&["sweep", "h200x4", "-s", "1M", "--format", "markdown"]);
+    let of_table = table.lines().find(|line| line.trim_start().starts_with("size")).unwrap();
+    let of_comment = comment.lines().find(|line| line.starts_with("| size")).expect(&comment);
+    let words = |line: &str, apart: &str| -> Vec<String> {
+        line.split(apart).map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
+    };
+    assert_eq!(words(of_table, "  "), words(of_comment, "|"));
+}
+
 /// Goal: sizes are counted as nccl-tests does: the part of every rank starts on 16 bytes.
 /// Method: 3 ranks of 4096 B by hand: 85 groups of 16 B each, 4080 B in all; of an all-reduce, which has no parts, all.
 #[test]

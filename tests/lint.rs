@@ -388,6 +388,9 @@ fn processes_are_read() {
     assert!(code == 1 && out.contains("did you mean NCCL_DEBUG?"), "{out}{err}");
     let (code, out, err) = run(program().args(["lint", "--own-env"]).env("NCCL_IB_SHARP", "1"));
     assert!(code == 1 && out.contains("the environment: error: NCCL_IB_SHARP"), "{out}{err}");
+    // It is no file that code scanning could show.
+    let (_, out, _) = run(program().args(["lint", "--own-env", "--format", "sarif"]).env("NCCL_IB_SHARP", "1"));
+    assert!(out.contains("logicalLocations") && !out.contains("physicalLocation"), "{out}");
 }
 
 /// Goal: whatever the bytes and the name of a file, there is an answer, soon.

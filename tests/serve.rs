@@ -34,6 +34,19 @@ fn a_lone_request_is_near_the_bounds_of_its_gpus() {
     assert_eq!(outcome.summary.met, 1.0);
 }
 
+/// Goal: the parts of the request at a percentile add up to that percentile, whatever the number of requests.
+#[test]
+fn parts_of_a_percentile_add_up() {
+    for seconds in [2.0, 5.0, 10.0, 20.0, 30.0] {
+        let outcome = run(Fleet::Aggregated(EIGHT), at(4.0, seconds));
+        let whole = &outcome.summary.whole;
+        for (phase, whole) in outcome.phases.iter().zip([whole.p50, whole.p90, whole.p99]) {
+            let sum = phase.queue + phase.prefill + phase.hand_off + phase.decode;
+            assert!((sum - whole).abs() < 1e-6, "p{} of {seconds} s: {sum} {whole}", phase.percentile);
+        }
+    }
+}
+
 /// Goal: ranks that split experts share their work: a prompt takes less on more GPUs, by tensor ranks and by experts apart.
 /// Method: Qwen3 30B has 3.3 billion active parameters: 2,048 tokens multiply by 13.5 TFLOP. Nine tenths of those of Mixtral are
 /// experts', which one prompt on one replica of eight leaves to all.

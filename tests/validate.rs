@@ -163,6 +163,10 @@ fn plots_are_written() {
     let svg = std::fs::read_to_string(folder.join("all_gather_4x4_processes.svg")).unwrap();
     assert!(svg.contains("pat, NCCL's protocol") || svg.contains("pat, NCCL&apos;s protocol"), "{err}");
     assert!(svg.contains("all_gather over 4 ranks on 4 hosts"), "{err}");
+    // Rows in place are drawn where there are no others.
+    collcast(&["validate", "tests/data/doctor/p2p_disable_1_4.csv", "--no-doctor", "--plots", path]);
+    let svg = std::fs::read_to_string(folder.join("all_reduce_4_processes.svg")).unwrap();
+    assert!(svg.contains("launched by processes, in place"), "{svg}");
 }
 
 /// Goal: a value that NCCL would not take leaves the variables beside it in force, and is named.

@@ -213,6 +213,7 @@ fn digits(value: f64) -> usize {
     match value.abs() {
         large if large >= 100.0 => 1,
         middle if middle >= 1.0 => 2,
+        small if small > 0.0 => (2.0 - small.log10().floor()).clamp(4.0, 9.0) as usize,
         _ => 4,
     }
 }
@@ -249,6 +250,14 @@ mod tests {
         assert_eq!(json::render(&back), text);
         let headings: Vec<&str> = back.tables[1].columns.iter().map(|column| column.heading.as_str()).collect();
         assert_eq!((back.tables[1].name.as_str(), headings), ("a_table", vec!["z GB/s", "a us"]));
+    }
+
+    /// Goal: of a small number three digits are shown.
+    #[test]
+    fn small_numbers_have_digits() {
+        let shown = |value: f64| cell(&value.into()).display();
+        assert_eq!([0.0123, 0.000_345, 1.2e-6].map(shown), ["0.0123", "0.000345", "0.00000120"]);
+        assert_eq!([123.45, 1.234, 0.5, 0.0].map(shown), ["123.5", "1.23", "0.5000", "0.0000"]);
     }
 
     /// Goal: what is no result is refused, with what it is.

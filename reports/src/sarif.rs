@@ -23,8 +23,10 @@ pub struct Found {
     pub level: &'static str,
     /// What is wrong.
     pub message: String,
-    /// The file, as a path from where the command ran.
+    /// The file, as a path from where the command ran, or words for another place.
     pub file: String,
+    /// Whether it is a file.
+    pub is_file: bool,
     /// Its line, from 1.
     pub line: Option<u64>,
 }
@@ -43,12 +45,16 @@ pub fn render(version: &str, rules: &[Rule], found: &[Found]) -> String {
         if let Some(line) = found.line {
             place["region"] = json!({ "startLine": line });
         }
+        let location = match found.is_file {
+            true => json!({ "physicalLocation": place }),
+            false => json!({ "logicalLocations": [{ "name": found.file }] }),
+        };
         json!({
             "ruleId": found.rule,
             "ruleIndex": rules.iter().position(|rule| rule.id == found.rule),
             "level": found.level,
             "message": { "text": one_line(&found.message) },
-            "locations": [{ "physicalLocation": place }],
+            "locations": [location],
         })
     };
     let document = json!({
@@ -78,7 +84,8 @@ fn uri(path: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Goal: a finding has its rule, level and place; one without a line has no region; paths are URIs.
+    /// Goal: a finding has its rule, level and place; one without a line has no region; paths are URIs; what is in no
+    /// file names none.
     #[test]
     fn findings_have_places() {
         let rules = [Rule { id: "r".to_owned(), why: "why".to_owned(), way_out: "out".to_owned() }];
@@ -87,9 +94,11 @@ mod tests {
             level: "error",
             message: "what\nelse".to_owned(),
             file: "./a b/\u{e4}.env".to_owned(),
+            is_file: true,
             line,
         };
-        let text = render("1", &rules, &[found(Some(3)), found(None)]);
+        let nowhere = Found { file: "the environment".to_owned(), is_file: false, ..found(None) };
+        let text = render("1", &rules, &[found(Some(3)), found(None), nowhere]);
         let document: Value = serde_json::from_str(&text).unwrap();
         let results = &document["runs"][0]["results"];
         assert_eq!(results[0]["locations"][0]["physicalLocation"]["region"]["startLine"], 3);
@@ -98,5 +107,6 @@ mod tests {
         assert_eq!(place["artifactLocation"]["uri"], "a%20b/%C3%A4.env");
         assert!(place.get("region").is_none(), "{place}");
         assert_eq!(results[0]["ruleIndex"], 0);
+        assert_eq!(results[2]["locations"], json!([{ "logicalLocations": [{ "name": "the environment" }] }]));
     }
 }

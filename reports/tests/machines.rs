@@ -112,11 +112,16 @@ fn pcie_box() -> Topology {
 
 /// 18 hosts of a rack: 4 GPUs on two CPUs by C2C, NVSwitches between the hosts.
 fn rack() -> Topology {
+    trays(18)
+}
+
+/// So many of its hosts.
+fn trays(hosts: u32) -> Topology {
     let mut b = TopologyBuilder::new("nvl72");
     let port = link(LinkKind::Infiniband, 1, 50.0);
     let nvswitches: Vec<VertexId> = (0..9).map(|i| b.vertex(format!("nvs{i}"), VertexKind::NvSwitch, None)).collect();
     let leaf = b.vertex("leaf0", VertexKind::NetSwitch { level: 0 }, None);
-    for h in 0..18 {
+    for h in 0..hosts {
         let name = format!("tray{h:02}");
         let host = b.host(&name);
         for socket in 0..2u32 {
@@ -289,6 +294,14 @@ fn pictures_are_well_formed_whatever_the_names_are() {
     };
     assert!(has("title", "a \"quoted\" <name> & 'more' line \\ two"));
     assert!(has("text", "h<o>&\"st\""));
+}
+
+/// Goal: NVSwitches outside of the hosts are shared where several hosts are on them, and no name is cut.
+#[test]
+fn a_host_alone_shares_nothing() {
+    let (one, two) = (draw::svg(&trays(1)), draw::svg(&trays(2)));
+    assert!(!one.contains("shared") && !one.contains('\u{2026}') && one.contains(">9 NVSwitches<"), "{one}");
+    assert!(two.contains("shared with other hosts") && two.contains("NVLink domain of 2 hosts"), "{two}");
 }
 
 #[test]

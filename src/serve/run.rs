@@ -1,7 +1,7 @@
 //! Runs the requests of a load through a fleet.
 
 use collcast_scenarios::serving::arrivals::{self, MOST_REQUESTS};
-use collcast_scenarios::serving::summary::summarise;
+use collcast_scenarios::serving::summary::{place, summarise};
 use collcast_scenarios::serving::{Outcome as Ran, Request as Asked, Role, ServingError, simulate};
 use collcast_scenarios::training::calls::{Exchange, Shape};
 
@@ -200,8 +200,7 @@ fn phases(ran: &Ran) -> Vec<Phase> {
     order.sort_by_key(|&index| ran.served[index].last - ran.served[index].arrived);
     let seconds = |from: u64, to: u64| (to - from) as f64 * 1e-9;
     let of = |percentile: u32| {
-        let at = (order.len() - 1) * percentile as usize / 100;
-        let served = ran.served[order[at]];
+        let served = ran.served[order[place(order.len(), f64::from(percentile) / 100.0)]];
         Phase {
             percentile,
             at: seconds(0, served.arrived),

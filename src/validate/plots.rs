@@ -1,6 +1,6 @@
 //! Pictures: measured bandwidth over size on the forecast and its interval.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_reports::chart::{Chart, Series, render};
 
@@ -19,7 +19,7 @@ pub struct Picture {
     pub svg: String,
 }
 
-/// The pictures of an answer, out of place rows only, in a stable order: one for each collective, number of ranks and
+/// The pictures of an answer, in a stable order, of rows in place only where there are no others: one for each collective, number of ranks and
 /// hosts, and launch mode, or several where there are many curves.
 ///
 /// # Errors
@@ -34,10 +34,13 @@ pub fn plots(outcome: &Outcome) -> Result<Vec<Picture>, Error> {
 
 fn charts(rows: &[JudgedRow]) -> Vec<(String, Chart)> {
     let mut families: BTreeMap<(String, String), BTreeMap<String, Series>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| !row.in_place) {
+    let of = |row: &JudgedRow| (row.collective, row.ranks, row.hosts, row.launch);
+    let out_of_place: BTreeSet<_> = rows.iter().filter(|row| !row.in_place).map(of).collect();
+    for row in rows.iter().filter(|row| !row.in_place || !out_of_place.contains(&of(row))) {
         let hosts = row.hosts.filter(|&h| h > 1);
         let on = hosts.map_or_else(String::new, |h| format!(" on {h} hosts"));
-        let title = format!("{} over {} ranks{on}, launched by {}", row.collective, row.ranks, row.launch);
+        let place = if row.in_place { ", in place" } else { "" };
+        let title = format!("{} over {} ranks{on}, launched by {}{place}", row.collective, row.ranks, row.launch);
         let name = format!(
             "{}_{}{}_{}",
             row.collective,

@@ -62,13 +62,12 @@ impl Outcome {
         report.verdict = Some(Verdict {
             status,
             sentence: format!(
-                "{} of {} over {} ranks takes {} ({} GB/s of bus bandwidth, {}), bound by {}",
+                "{} of {} over {} ranks takes {}{}, bound by {}",
                 row.collective,
                 Bytes(row.size_bytes),
                 row.ranks,
                 row.prediction.time,
-                three(row.busbw_gbps),
-                likely(row),
+                rate(row).map_or_else(String::new, |rate| format!(" ({rate}, {})", likely(row))),
                 row.bound
             ),
             confidence,
@@ -79,9 +78,20 @@ impl Outcome {
     }
 }
 
-/// The 90% interval of a row's bus bandwidth.
+/// A row's bandwidth: of the bus, over which a rank alone sends nothing; none of 0 B.
+fn bandwidth(row: &Row) -> Option<(f64, &'static str)> {
+    [(row.busbw_gbps, "bus"), (row.algbw_gbps, "algorithm")].into_iter().find(|(gbps, _)| *gbps > 0.0)
+}
+
+/// The same in words.
+fn rate(row: &Row) -> Option<String> {
+    bandwidth(row).map(|(gbps, of)| format!("{} GB/s of {of} bandwidth", three(gbps)))
+}
+
+/// The 90% interval of a row's bandwidth.
 fn likely(row: &Row) -> String {
-    let at = |us: f64| if us > 0.0 { row.busbw_gbps * row.time_us / us } else { 0.0 };
+    let gbps = bandwidth(row).map_or(0.0, |(gbps, _)| gbps);
+    let at = |us: f64| if us > 0.0 { gbps * row.time_us / us } else { 0.0 };
     format!("likely {} to {}", three(at(row.high_us)), three(at(row.low_us)))
 }
 
@@ -176,7 +186,11 @@ fn for_people(table: &mut Table, rows: &[Row]) {
 
 fn verdict(outcome: &Outcome) -> Option<Verdict> {
     let best_of = |is: &dyn Fn(&&Row) -> bool| {
-        outcome.rows.iter().filter(|row| is(row)).max_by(|a, b| a.busbw_gbps.total_cmp(&b.busbw_gbps))
+        outcome
+            .rows
+            .iter()
+            .filter(|row| is(row))
+            .max_by(|a, b| a.busbw_gbps.total_cmp(&b.busbw_gbps).then(a.algbw_gbps.total_cmp(&b.algbw_gbps)))
     };
     let best = best_of(&|_| true)?;
     let like = |of: &Row| (of.nodes, of.collective);
@@ -196,16 +210,18 @@ fn verdict(outcome: &Outcome) -> Option<Verdict> {
     let size = |row: &Row| (row.size_bytes == 0, row.size_bytes);
     let first = |a: &&Row, b: &&Row| size(a).cmp(&size(b)).then(a.time_us.total_cmp(&b.time_us));
     let smallest = outcome.rows.iter().filter(alike).min_by(first)?;
+    let peak = rate(best).map_or_else(
+        || ":".to_owned(),
+        |rate| {
+            let (likely, size) = (likely(best), Bytes(best.size_bytes));
+            let Row { algorithm, protocol, bound, .. } = best;
+            format!(" peaks at {rate} ({likely}; {algorithm}/{protocol} at {size}), bound by {bound};")
+        },
+    );
     let sentence = format!(
-        "{} over {} ranks peaks at {} GB/s of bus bandwidth ({}; {}/{} at {}), bound by {}; {} takes {:.1} us",
+        "{} over {} ranks{peak} {} takes {:.1} us",
         best.collective,
         best.ranks,
-        three(best.busbw_gbps),
-        likely(best),
-        best.algorithm,
-        best.protocol,
-        Bytes(best.size_bytes),
-        best.bound,
         Bytes(smallest.size_bytes),
         smallest.time_us,
     );

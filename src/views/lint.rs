@@ -7,7 +7,7 @@ use collcast_reports::sarif;
 use collcast_sim::text::one_line;
 
 use super::VERSION;
-use crate::lint::{Finding, HOST, Outcome, Severity, rules};
+use crate::lint::{Finding, HOST, Kind, Outcome, Severity, rules};
 use crate::values::plural;
 
 impl Outcome {
@@ -41,7 +41,10 @@ impl Outcome {
             why: rule.why.clone(),
             way_out: rule.way_out.clone(),
         };
+        let is_file =
+            |name: &str| self.looked_at.iter().all(|place| place.name != name || place.kind != Kind::Process.name());
         let found = |finding: &Finding| sarif::Found {
+            is_file: is_file(&finding.place.file),
             rule: finding.rule.to_owned(),
             level: finding.severity.name(),
             message: format!("{}. {}. Way out: {}", finding.what, finding.why, finding.way_out),

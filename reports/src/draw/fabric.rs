@@ -379,8 +379,8 @@ fn domains(
         }
     }
     groups
-        .into_iter()
-        .map(|(members, switches)| {
+        .into_values()
+        .map(|switches| {
             let mut hosts: BTreeMap<usize, Bundles> = BTreeMap::new();
             for (host, bundles) in switches.iter().filter_map(|id| links.get(id)).flatten() {
                 let sums = hosts.entry(*host).or_default();
@@ -394,7 +394,9 @@ fn domains(
                 [one] => short_name(&topology.vertex(*one).name).to_owned(),
                 more => format!("{} NVSwitches", more.len()),
             };
-            Domain { name: format!("NVLink domain of {} hosts: {name}", members.len()), hosts }
+            // One host's box is narrow, and the row is named beside it.
+            let name = if hosts.len() > 1 { format!("NVLink domain of {} hosts: {name}", hosts.len()) } else { name };
+            Domain { name, hosts }
         })
         .collect()
 }

@@ -413,8 +413,9 @@ impl<'a> Builder<'a> {
                 }
             }
         }
-        let inside = switches.iter().filter(|s| topology.vertex(**s).host.is_some());
-        tree.nvswitch_shared = !switches.is_empty() && inside.count() == 0;
+        let hosts = |id: &VertexId| topology.links_from(*id).filter_map(|(_, to, _)| topology.vertex(to).host);
+        let hosts: BTreeSet<HostId> = switches.iter().flat_map(hosts).collect();
+        tree.nvswitch_shared = hosts.len() > 1;
         if let Some(&first) = switches.first() {
             let rate = bundles_from(topology, first);
             let name = short_name(&topology.vertex(first).name);

@@ -18,6 +18,11 @@ pub struct Percentiles {
     pub p99: f64,
 }
 
+/// Which of so many times in order a part of them does not exceed.
+pub fn place(count: usize, part: f64) -> usize {
+    (count.saturating_sub(1) as f64 * part).round() as usize
+}
+
 impl Percentiles {
     /// Of some times; zeros for none.
     pub fn of(mut times: Vec<f64>) -> Self {
@@ -25,7 +30,7 @@ impl Percentiles {
             return Self::default();
         }
         times.sort_by(f64::total_cmp);
-        let at = |part: f64| times[((times.len() - 1) as f64 * part).round() as usize];
+        let at = |part: f64| times[place(times.len(), part)];
         let mean = times.iter().sum::<f64>() / times.len() as f64;
         Self { mean, p50: at(0.5), p90: at(0.9), p99: at(0.99) }
     }
