@@ -669,3 +669,20 @@ fn a_candidate_that_fits_badly_is_not_named_first() {
     assert!(code == 1 && out.contains("candidates: ") && out.contains("launch_bound"), "{out}{err}");
     assert!(!out.contains("first of all") && !err.contains("first of all"), "{out}{err}");
 }
+
+/// Goal: with a limit of the user, repeats that lie apart leave a band unsure, and only a share below the limit is slow. Method: three
+/// repeats, 15% apart, around what a good run takes, or twice as long.
+#[test]
+fn unsteady_repeats_are_not_below_a_limit() {
+    let one = "threads,,";
+    let repeats = |times: f64| [0.85, 1.0, 1.15].map(|apart| rows(one, |_, _| times * apart)).concat();
+    for (times, more, code, says, never) in [
+        (1.0, &[][..], 1, "slow: all_reduce over 4 ranks is unsteady at", "--fail-below"),
+        (1.0, &["--fail-below", "10%"], 0, "cannot tell: all_reduce over 4 ranks is unsteady at", "--fail-below"),
+        (2.0, &["--fail-below", "85%"], 1, "reaches 50% of the expected", "unsteady"),
+    ] {
+        let (exit, said) = beside(&repeats(times), &rows(one, |_, _| 1.0), more);
+        let verdict = said.lines().last().unwrap_or_default();
+        assert!(exit == code && verdict.contains(says) && !verdict.contains(never), "{times} {more:?}: {exit} {said}");
+    }
+}

@@ -73,6 +73,11 @@ impl Band {
     pub fn fails_below(&self) -> f64 {
         self.limit.min(self.low)
     }
+
+    /// Whether its repeats lie too far apart, and its share alone makes it no slow one.
+    pub fn is_unsteady_alone(&self) -> bool {
+        self.unsteady && self.share >= self.fails_below()
+    }
 }
 
 /// A run, judged.
@@ -454,8 +459,8 @@ fn judge_piece(
     let beyond = healthy.max(limit);
     // The median of two is their mean, which one of them moves: the other has to be slow too.
     let both = points.len() != END || points.iter().all(|(p, _)| excess(p) > beyond / 2.0);
-    let slow = middle > beyond && both || unsteady;
-    let passes = middle <= passing;
+    let slow = middle > beyond && both || unsteady && !limits.asked;
+    let passes = middle <= passing && !unsteady;
     Band {
         part,
         from_bytes: size(points.first()),

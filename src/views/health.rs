@@ -159,8 +159,8 @@ fn told(run: &Judged, band: &Band, against: &Against<'_>) -> String {
     let reaches = |digits| format!("{of} reaches {share:.digits$}% of {} at {sizes}", against.name(run));
     let (reaches, exactly) = (reaches(0), reaches(1));
     let healthy = if against.own(run).is_some() { "steady hosts" } else { "healthy machines" };
-    match (band.state, band.unsteady) {
-        (State::Slow, true) => format!(
+    match (band.state, band.is_unsteady_alone()) {
+        (State::Slow | State::Unsure, true) => format!(
             "{of} is unsteady at {sizes}: repeats of a size lie {:.0}% apart, where steady runs lie below {:.0}%",
             band.scatter * 100.0,
             Health::steady(band.part) * 100.0
@@ -196,8 +196,9 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
     let told = told(run, band, against);
     match health.state {
         State::Slow => {
-            let from =
-                against.since(run).unwrap_or_else(|| if band.unsteady { String::new() } else { slow_sizes(run) });
+            let from = against
+                .since(run)
+                .unwrap_or_else(|| if band.is_unsteady_alone() { String::new() } else { slow_sizes(run) });
             format!("slow{more}: {told}{from}{}{cut}", places(health))
         }
         State::Pass => {
@@ -370,7 +371,7 @@ pub(super) fn next(health: &Health, beside_runs: bool) -> Option<String> {
         State::Unsure if !health.runs.iter().any(large) => {
             Some("measure up to 4 GiB (nccl-tests: -b 8 -e 4G -f 2): bandwidth shows at large sizes alone".to_owned())
         }
-        State::Unsure if beside_runs => {
+        State::Unsure if beside_runs || health.decisive().is_some_and(|(_, band)| band.is_unsteady_alone()) => {
             Some("measure again, with more iterations (-n 50), while nothing else runs".to_owned())
         }
         State::Unsure => Some(
@@ -403,7 +404,7 @@ pub(super) fn cases(health: &Health, against: &Against<'_>) -> Vec<TestCase> {
                 name: format!("{} ranks, {} sizes{of}", run.ranks, band.part.name()),
                 outcome: match (band.state, run.state) {
                     (State::Pass, _) if run.end == End::Whole => CaseOutcome::Passed,
-                    (State::Slow, State::Slow) if band.unsteady => failed("unsteady", told),
+                    (State::Slow, State::Slow) if band.is_unsteady_alone() => failed("unsteady", told),
                     (State::Slow, State::Slow) => failed("slow", told),
                     (_, State::Unsure) if against.0.gate.require_pass => failed("unsure", untold),
                     _ => CaseOutcome::Noted(untold),
