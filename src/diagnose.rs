@@ -185,6 +185,7 @@ impl Outcome {
                 .take(3)
                 .collect();
             let faults = match &*likely.join(", ") {
+                _ if self.causes.is_empty() => "no cause was tried".to_owned(),
                 "" => "no fault that the doctor knows makes these sizes as slow and leaves the others as they are"
                     .to_owned(),
                 likely => format!("no cause is clearly likelier than the others: {likely}"),
@@ -272,7 +273,13 @@ fn look_into<'r>(runs: impl Iterator<Item = &'r Run<'r>>, profile: &Profile, wat
         if case.points().iter().map(|p| p.expected.work).sum::<u64>() * CAUSES > WORK_MAX {
             case = case.thinned(SIZES_MIN);
         }
-        let Ok(examination) = Examination::new(case, &run.topology, profile) else { continue };
+        let examination = match Examination::new(case, &run.topology, profile) {
+            Ok(examination) => examination,
+            Err(error) => {
+                failed.insert(format!("{}: no cause could be tried: {error}", run.name));
+                continue;
+            }
+        };
         let (watch, most) = (watch.one_of(index, all), examination.most_times());
         let (mut asked, done) = (0, AtomicUsize::new(0));
         // A cause that cannot be simulated is left out, and said.
@@ -675,8 +682,13 @@ mod tests {
     #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
     use super::*;
+    use crate::site::SiteSpec;
     use crate::validate::{Request, validate};
     use collcast_hwbackend::read::{ReadOptions, read_paths};
+    use collcast_sim::call::Call;
+    use collcast_sim::collective::DataType;
+    use collcast_sim::doctor::{Question, Timed};
+    use collcast_sim::predict::Choice;
 
     /// Goal: a fault is found in measurements alike, whether a program read them or `validate` does.
     /// Method: two GPUs whose launches are slow, measured.
@@ -690,5 +702,33 @@ mod tests {
         let judged = validate(&Request::new([path])).unwrap();
         assert_eq!((judged.anomalies, judged.causes), (found.anomalies, Some(found.causes)));
         assert_eq!(judged.rows.len(), read.measurements.len());
+    }
+
+    /// Goal: a run of which no cause can be tried is said to be one. Method: all-to-all with a table of counts over eight hosts,
+    /// for which four cannot stand.
+    #[test]
+    fn runs_without_a_cause_that_can_be_tried_are_named() -> Result<(), Box<dyn std::error::Error>> {
+        let spec = SiteSpec { nodes: Some(8), gpus: Some(1), ..SiteSpec::new("dgx-h100") };
+        let site = spec.load()?;
+        let point = |size: u64| -> Result<Point, Error> {
+            let call = Call::of_size(Collective::AllToAll, 8, Bytes(size), DataType::Float32);
+            let call = Call { counts: Some(vec![call.count; 64].into()), ..call };
+            let (algorithm, protocol, settings) = (Choice::Auto, Choice::Auto, *site.settings());
+            let question = Question { call, together: 1, algorithm, protocol, settings, timed: Timed::Loop };
+            let expected = question.predict(&site.predictor())?;
+            Ok(Point { question, measured: SimDuration::from_us(3.0 * expected.time.as_us()), expected })
+        };
+        let points = [1 << 20, 1 << 24, 1 << 28].into_iter().map(point).collect::<Result<Vec<_>, _>>()?;
+        let (name, run) = ("slow (all_to_all, 8 ranks)".to_owned(), "slow".to_owned());
+        let (topology, case) = (Cow::Borrowed(&site.topology), Case::new(points).ok_or("no case")?);
+        let run = Run { name, run, ranks: 8, state: State::Slow, case, said: None, topology };
+        let found = examine_runs(&[run], &site.profile, &Watch::default());
+        assert_eq!(found.anomalies[0].evidence, "no cause was tried");
+        assert!(
+            found.warnings[0].starts_with("slow (all_to_all, 8 ranks): no cause could be tried: "),
+            "{:?}",
+            found.warnings
+        );
+        Ok(())
     }
 }

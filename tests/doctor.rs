@@ -682,3 +682,25 @@ fn a_run_of_many_sizes_is_looked_at() {
         assert_eq!(Case::new((0..20_000).map(point).collect()).unwrap().is_suspect(), suspect, "{slower}");
     }
 }
+
+/// Goal: causes are tried however small the smallest size is, also where four hosts stand for eight. Method: all-reduce over
+/// eight hosts from 1 B on, three times slow from 256 KiB.
+#[test]
+fn a_row_of_one_byte_hides_no_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slow.csv").to_str().unwrap().to_owned();
+    let sweep = ["sweep", "aws-p5", "--nodes", "8", "--dtype", "uint8", "-s", "1:1G:8", "--format", "json"];
+    let (_, good, err) = collcast(&sweep);
+    let good: Value = serde_json::from_str(&good).unwrap_or_else(|e| panic!("{e}: {err}"));
+    let mut rows = String::from("collective,ranks,nodes,launch,dtype,size_bytes,time_us\n");
+    for row in good["rows"].as_array().unwrap() {
+        let (size, time) = (row["size_bytes"].as_u64().unwrap(), row["time_us"].as_f64().unwrap());
+        rows +=
+            &format!("all_reduce,64,8,processes,uint8,{size},{}\n", if size < 256 << 10 { time } else { 3.0 * time });
+    }
+    std::fs::write(&path, rows).unwrap();
+    let (code, _, out) = anomalies(&[&path, "-t", "aws-p5", "--nodes", "8"]);
+    let result: Value = serde_json::from_str(&out).unwrap();
+    let causes = result["causes"].as_array().unwrap();
+    assert!(code == 1 && causes.len() == 1 && !causes[0]["causes"].as_array().unwrap().is_empty(), "{out}");
+}

@@ -553,8 +553,8 @@ impl Examination {
             }
             // As many bytes in each step of a ring.
             let size = q.call.size().0 / u64::from(ranks) * u64::from(fewer);
-            let size = rounded(if few { q.call.size().0 } else { size.max(1) });
-            if q.call.counts.is_none() && size != q.call.size().0 {
+            let size = rounded(if few { q.call.size().0 } else { size.max(q.call.dtype.size()) });
+            if q.call.counts.is_none() && (fewer, size) != (q.call.ranks, q.call.size().0) {
                 let call = Call::of_size(q.call.collective, fewer, Bytes(size), q.call.dtype);
                 let root = Rank(q.call.root.0.min(fewer - 1));
                 q.call = Call { op: q.call.op, in_place: q.call.in_place, root, ..call };
