@@ -218,3 +218,27 @@ fn a_rank_out_of_step_leaves_its_siblings() {
         assert!((flows / slices - 1.0).abs() < 0.05, "{machine}: {flows} as flows, {slices} as slices");
     }
 }
+
+/// Goal: variants, and what would help, are simulated at one level, which the answer names. Method: all-reduces of a bucket size
+/// each, of which the small ones are too many slices; and a small pipeline, whose copy engines have no slices.
+#[test]
+fn all_of_an_answer_is_at_one_level() {
+    let machine = "topology = \"h200x4\"\n[layout]\ndata = 4\n[data_parallel]\nkind = \"ddp\"\n";
+    let (_dir, path) = scenario(machine, "");
+    let tensors = format!("parameters = [{}]", ["2400000"; 8].join(", "));
+    let text = std::fs::read_to_string(&path).unwrap().replace("parameters = [20000000]", &tensors);
+    std::fs::write(&path, text.replace("count = 8", "count = 20")).unwrap();
+    let steps = |level: &str, buckets: &str| -> Vec<f64> {
+        let buckets = format!("data_parallel.bucket={buckets}");
+        let (answer, _) = answer(&[&path, "--vary", &buckets, "--level", level]);
+        answer["rows"].as_array().unwrap().iter().map(|row| number(row, "step_ms")).collect()
+    };
+    let (mixed, large) = ("5 MiB,200 MiB", "100 MiB,200 MiB");
+    assert_eq!(steps("auto", mixed), steps("flows", mixed));
+    assert_eq!(steps("auto", large), steps("slices", large));
+    assert_ne!(steps("flows", large), steps("slices", large));
+    let (at_once, said) = answer(&["gpt-pipeline"]);
+    let copies = "sends by copy engines (no SM)";
+    assert!(advised(&at_once, copies).is_none() && said.contains("--level flows tries them"), "{said}");
+    assert!(advised(&answer(&["gpt-pipeline", "--level", "flows"]).0, copies).is_some());
+}

@@ -67,7 +67,7 @@ pub fn even(graph: &OpGraph) -> Option<OpGraph> {
 /// # Errors
 /// As [`Simulator::run`].
 pub fn breakdown(simulator: &Simulator<'_>, graph: &OpGraph, step: &Step) -> Result<Breakdown, WorkloadError> {
-    let level = if step.slices { Level::Slices } else { Level::Flows };
+    let level = step.level();
     let mut on = Mechanisms { interference: false, ..Mechanisms::default() };
     let mut without = |change: &dyn Fn(&mut Mechanisms)| {
         change(&mut on);

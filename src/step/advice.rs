@@ -3,7 +3,7 @@
 use collcast_scenarios::file::{self, Scenario};
 use collcast_scenarios::step::DataParallel;
 use collcast_scenarios::study;
-use collcast_sim::workload::{Mechanisms, OpGraph, Simulator, WorkloadError};
+use collcast_sim::workload::{Level, Mechanisms, OpGraph, Simulator, WorkloadError};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -76,7 +76,7 @@ pub(super) fn advice(
     request: &Request,
     loaded: &Loaded,
     simulator: &Simulator<'_>,
-    (now, graph): (&Now<'_>, &OpGraph),
+    (now, graph, level): (&Now<'_>, &OpGraph, Level),
 ) -> Result<(Vec<Change>, Vec<String>), Error> {
     let trials = trials(loaded);
     let all: Vec<(usize, &str)> =
@@ -87,7 +87,7 @@ pub(super) fn advice(
     let room = kernels::gpu_of(&loaded.machine.topology, None).ok().map(|gpu| gpu.capacity());
     let (held, memory) = (held(loaded, &loaded.scenario), |bytes: i64| bytes as f64 / f64::from(1 << 30));
     let run = |simulator: &Simulator<'_>, graph: &OpGraph| -> Result<(f64, Choices), WorkloadError> {
-        let step = simulator.run(graph, Mechanisms::default(), request.level)?;
+        let step = simulator.run(graph, Mechanisms::default(), level)?;
         Ok((ms(step.time), choices(simulator, graph, &step)?))
     };
     // What the machine cannot do is no advice.
@@ -107,6 +107,9 @@ pub(super) fn advice(
         return Err(Error::Cancelled);
     }
     let (mut changes, mut notes) = (Vec::new(), Vec::new());
+    if level == Level::Slices && loaded.scenario.layout.pipeline > 1 {
+        notes.push("sends by copy engines cannot be tried slice by slice: --level flows tries them".to_owned());
+    }
     for (at, (what, key, _)) in trials.iter().enumerate() {
         let of_trial = all.iter().zip(&results).filter(|((of, _), _)| *of == at);
         let mut best: Option<Change> = None;

@@ -42,13 +42,14 @@ pub use timeline::timeline;
 pub fn step(request: &Request) -> Result<Outcome, Error> {
     let variants = variants::variants(request)?;
     let own = if variants.len() > 1 || !request.vary.is_empty() { gpus_of(request) } else { BTreeSet::new() };
+    let level = level_of_all(&variants, request);
     let parts = request.watch.parts(variants.len());
     let (mut first, mut refused): (Option<(Loaded, Outcome)>, Vec<Error>) = (None, Vec::new());
     let mut impossible = Vec::new();
     for (index, (label, text)) in variants.iter().enumerate() {
         let ran = Loaded::new(text, label, request).and_then(|loaded| {
             let loaded = loaded.followed(request.watch.one_of(index, variants.len()));
-            let mut outcome = of_scenario(label, &loaded, request.level)?;
+            let mut outcome = of_scenario(label, &loaded, level)?;
             if let Some(warning) = moved(&own, &loaded.machine.topology) {
                 outcome.warnings.push(warning);
                 outcome.same_gpus = false;
@@ -83,12 +84,13 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
     first.notes.extend(launches(&loaded));
     match (&mut first.detail, variants.len()) {
         (Some(detail), 1) => {
-            detail.disturbed = disturbed(&loaded, &first.graph, request.level)?;
+            let level = first.step.level();
+            detail.disturbed = disturbed(&loaded, &first.graph, level)?;
             if scenario.largest_group() <= advice::MOST_RANKS {
                 request.watch.stage("trying what would help")?;
                 let simulator = loaded.machine.simulator();
                 let now = advice::Now { step_ms: first.variants[0].step_ms, choices: &first.variants[0].choices };
-                let (advice, warnings) = advice::advice(request, &loaded, &simulator, (&now, &first.graph))?;
+                let (advice, warnings) = advice::advice(request, &loaded, &simulator, (&now, &first.graph, level))?;
                 detail.advice = Some(advice);
                 first.warnings.extend(warnings);
             } else {
@@ -105,6 +107,15 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
         first.variants.iter().skip(1).filter_map(|other| first.variants[0].chooses_otherwise(other)).collect();
     first.notes.extend(choices);
     Ok(first)
+}
+
+/// The level of all variants: what two levels differ by is none of what is varied.
+fn level_of_all(variants: &[(String, String)], request: &Request) -> Level {
+    let needs_flows = |(label, text): &(String, String)| {
+        let loaded = Loaded::new(text, label, request);
+        loaded.is_ok_and(|l| l.machine.simulator().level(&l.graph(), request.level) == Level::Flows)
+    };
+    if variants.len() > 1 && variants.iter().any(needs_flows) { Level::Flows } else { request.level }
 }
 
 /// What is said of a step that is a CUDA graph.

@@ -38,6 +38,15 @@ pub use graph::{
 pub use outcome::{Activity, CallLinks, Calls, PathPart, RankResult, Step};
 
 impl Simulator<'_> {
+    /// The level at which a step is simulated that is asked for at one.
+    pub fn level(&self, graph: &OpGraph, asked: Level) -> Level {
+        match asked {
+            Level::Auto if footprint::tasks_are_few(graph) && self.slices_are_few(graph) => Level::Slices,
+            Level::Auto => Level::Flows,
+            told => told,
+        }
+    }
+
     /// Simulates a step.
     ///
     /// # Errors
@@ -45,17 +54,11 @@ impl Simulator<'_> {
     pub fn run(&self, graph: &OpGraph, mechanisms: Mechanisms, level: Level) -> Result<Step, WorkloadError> {
         let mut teller = self.predictor().teller().begins("simulating the step");
         let folded = fold::fold(graph, self.topology())?;
-        let few = footprint::tasks_are_few(graph);
-        let level = match level {
-            Level::Auto if few && self.slices_are_few(graph) => Level::Slices,
-            Level::Auto => Level::Flows,
-            Level::Slices if !few => {
-                let what =
-                    "operations of all ranks beside their calls, slice by slice; simulate it as flows".to_owned();
-                return Err(WorkloadError::TooLarge { what, limit: footprint::FEW_HELD });
-            }
-            told => told,
-        };
+        if level == Level::Slices && !footprint::tasks_are_few(graph) {
+            let what = "operations of all ranks beside their calls, slice by slice; simulate it as flows".to_owned();
+            return Err(WorkloadError::TooLarge { what, limit: footprint::FEW_HELD });
+        }
+        let level = self.level(graph, level);
         if level == Level::Flows {
             let tasks: Vec<u64> = graph.programs.iter().map(|p| p.ops.iter().map(graph::tasks_of).sum()).collect();
             let of = |rank: Rank| tasks.get(graph.ranks[rank.index()].program).copied().unwrap_or(0);

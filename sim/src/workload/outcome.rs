@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::graph::{OpGraph, StreamKind, is_communication};
+use super::graph::{Level, OpGraph, StreamKind, is_communication};
 use super::lowered::{Lowered, Part};
 use crate::engine::Outcome;
 use crate::ids::{LinkId, Rank};
@@ -95,6 +95,13 @@ pub struct Step {
     pub link_shares: Vec<CallLinks>,
     /// Events handled.
     pub events: u64,
+}
+
+impl Step {
+    /// The level at which it was simulated: what it is compared with is simulated at the same.
+    pub fn level(&self) -> Level {
+        if self.slices { Level::Slices } else { Level::Flows }
+    }
 }
 
 /// Rank, operation and the links of a call.
