@@ -182,6 +182,30 @@ fn said(name: &str, text: &str) -> Vec<(&'static str, String)> {
     outcome.findings.into_iter().map(|finding| (finding.rule, finding.what)).collect()
 }
 
+/// Goal: what settings cost only together is one finding that names those that hide each other, and no others; what they
+/// cost one by one is not said again.
+#[test]
+fn settings_that_hide_each_other_are_named_together() {
+    let costs = |text: &str| -> Vec<(&'static str, String)> {
+        let input = Input { name: "job.env".to_owned(), text: text.to_owned() };
+        let machine = Some(SiteSpec::new("dgx-h100").nodes(2));
+        let outcome = lint(&Request { inputs: vec![input], machine, ..Request::default() }).unwrap();
+        let of_costs = outcome.findings.into_iter().filter(|finding| finding.rule.ends_with("time"));
+        of_costs.map(|finding| (finding.rule, finding.what)).collect()
+    };
+    let both = costs("NCCL_NVLS_ENABLE=0\nNCCL_CROSS_NIC=2\nNCCL_ALGO=Ring\n");
+    let named = "NCCL_ALGO=Ring and NCCL_NVLS_ENABLE=0 together cost ";
+    let joint: Vec<_> = both.iter().filter(|(_, what)| what.contains("together")).collect();
+    assert!(
+        matches!(joint[..], [("costs-time", what)] if what.starts_with(named) && what.contains(" without them ")),
+        "{both:?}"
+    );
+    for one in ["NCCL_NVLS_ENABLE=0\n", "NCCL_ALGO=Ring\n", "NCCL_NVLS_ENABLE=0\nNCCL_DEBUG=WARN\n"] {
+        let alone = costs(one);
+        assert!(!alone.is_empty() && alone.iter().all(|(_, what)| !what.contains("together")), "{alone:?}");
+    }
+}
+
 /// Goal: a finding shows where it cuts a value, and says of `^LL` that it leaves LL128 in.
 #[test]
 fn values_are_shown_as_they_are_meant() {

@@ -85,7 +85,7 @@ pub(super) fn check(
     found: &mut Found<'_>,
 ) -> Result<Vec<Grounds>, Error> {
     let mut settings = settings.clone();
-    let mut with = machine.with_all(&settings, None);
+    let mut with = machine.with_all(&settings, &[]);
     if with.is_err() {
         for (setting, why) in machine.refused(&settings) {
             settings.remove(setting.name.as_str());
@@ -95,44 +95,102 @@ pub(super) fn check(
                 found.add_with("refused-value", setting.line, why, Some(way_out));
             }
         }
-        with = machine.with_all(&settings, None);
+        with = machine.with_all(&settings, &[]);
     }
     let Ok(with) = with else { return Ok(Vec::new()) };
     let mut grounds = Vec::new();
     let mut rows: Option<Vec<Option<Row>>> = None;
+    let mut heeded: Vec<&Setting> = Vec::new();
+    // What settings lose one by one, summed for each call.
+    let mut alone = [0.0; COLLECTIVES.len() * SIZES.len()];
     for setting in settings.values().filter(|setting| setting.is_read()) {
-        let Ok(without) = machine.with_all(&settings, Some(&setting.name)) else { continue };
+        let Ok(without) = machine.with_all(&settings, &[setting]) else { continue };
         if without.settings() == with.settings() {
             continue;
         }
         if rows.is_none() {
             rows = Some(times(&with)?);
         }
-        let paths = without.settings().transport == with.settings().transport;
-        let losses = rows.iter().flatten().zip(times(&without)?).filter_map(|(with, without)| {
-            let (with, without) = (with.as_ref()?, without?);
-            Some((Loss::of(with, &without, paths), with.clone(), without))
-        });
-        let worst = losses.max_by(|a, b| a.0.partial_cmp(&b.0).unwrap_or(Ordering::Equal));
-        if let Some((loss, with, without)) = worst.filter(|(loss, ..)| loss.is_worth_a_word()) {
-            let row = |row: &Row| {
-                let channels = plural(row.channels as usize, "channel", "channels");
-                format!("{}/{} on {channels} {:.1} us", row.algorithm, row.protocol, row.time_us)
-            };
-            let what = format!(
-                "{} costs {} of {} at {} by the forecast: {}, without it {}",
-                setting.text(),
-                loss.words(),
-                with.collective,
-                Bytes(with.size_bytes),
-                row(&with),
-                row(&without),
-            );
-            found.add(if loss.certain { "costs-time" } else { "may-cost-time" }, setting.line, what);
-            grounds.extend([with.grounds, without.grounds]);
+        let costs = costs(&with, rows.as_deref().unwrap_or_default(), &without)?;
+        for (sum, cost) in alone.iter_mut().zip(&costs) {
+            *sum += cost.as_ref().map_or(0.0, |cost| cost.loss.lost.max(0.0));
+        }
+        heeded.push(setting);
+        if let Some(worst) = worst(costs.into_iter().flatten()) {
+            worst.report(&[setting], found, &mut grounds);
         }
     }
+    let Some(rows) = rows.filter(|_| heeded.len() > 1) else { return Ok(grounds) };
+    // Each may leave NCCL no better choice as long as the others are there.
+    let without = |some: &[&Setting]| match machine.with_all(&settings, some) {
+        Ok(without) => costs(&with, &rows, &without),
+        Err(_) => Ok(Vec::new()),
+    };
+    let hidden = |(cost, alone): (Option<Cost>, f64)| cost.filter(|cost| cost.loss.lost > alone + LOSS_LEAST.ln_1p());
+    if let Some(mut worst) = worst(without(&heeded)?.into_iter().zip(alone).filter_map(hidden)) {
+        let least = Loss { lost: worst.loss.lost - LOSS_LEAST.ln_1p(), ..worst.loss };
+        let call = (worst.with.collective, worst.with.size_bytes);
+        let mut together = heeded.clone();
+        for setting in heeded {
+            let fewer: Vec<&Setting> = together.iter().copied().filter(|other| *other != setting).collect();
+            let same = |cost: &Cost| (cost.with.collective, cost.with.size_bytes) == call && cost.loss >= least;
+            if let Some(cost) = without(&fewer)?.into_iter().flatten().find(same) {
+                (together, worst) = (fewer, cost);
+            }
+        }
+        worst.report(&together, found, &mut grounds);
+    }
     Ok(grounds)
+}
+
+/// A call with settings, and the same without some of them.
+struct Cost {
+    loss: Loss,
+    with: Row,
+    without: Row,
+}
+
+impl Cost {
+    /// Adds the finding that settings cost so much.
+    fn report(self, by: &[&Setting], found: &mut Found<'_>, grounds: &mut Vec<Grounds>) {
+        let Self { loss, with, without } = self;
+        let row = |row: &Row| {
+            let channels = plural(row.channels as usize, "channel", "channels");
+            format!("{}/{} on {channels} {:.1} us", row.algorithm, row.protocol, row.time_us)
+        };
+        let texts: Vec<String> = by.iter().map(|setting| setting.text()).collect();
+        let (cost, them) = if by.len() > 1 { ("together cost", "them") } else { ("costs", "it") };
+        let what = format!(
+            "{} {cost} {} of {} at {} by the forecast: {}, without {them} {}",
+            texts.join(" and "),
+            loss.words(),
+            with.collective,
+            Bytes(with.size_bytes),
+            row(&with),
+            row(&without),
+        );
+        let line = by.iter().filter_map(|setting| setting.line).max();
+        let rule = if loss.certain { "costs-time" } else { "may-cost-time" };
+        let all = "take these lines out together: one alone gains less, or nothing";
+        found.add_with(rule, line, what, (by.len() > 1).then(|| all.to_owned()));
+        grounds.extend([with.grounds, without.grounds]);
+    }
+}
+
+/// What all calls lose, of which `rows` are with the settings; none where a call has no choice left.
+fn costs(with: &Site, rows: &[Option<Row>], without: &Site) -> Result<Vec<Option<Cost>>, Error> {
+    let paths = without.settings().transport == with.settings().transport;
+    let cost = |(with, without): (&Option<Row>, Option<Row>)| {
+        let (with, without) = (with.clone()?, without?);
+        Some(Cost { loss: Loss::of(&with, &without, paths), with, without })
+    };
+    Ok(rows.iter().zip(times(without)?).map(cost).collect())
+}
+
+/// The call that loses most, if that is worth a word.
+fn worst(costs: impl Iterator<Item = Cost>) -> Option<Cost> {
+    let worst = costs.max_by(|a, b| a.loss.partial_cmp(&b.loss).unwrap_or(Ordering::Equal));
+    worst.filter(|cost| cost.loss.is_worth_a_word())
 }
 
 /// Times of all calls; none where a call has no choice left, which is a finding of its own.

@@ -28,10 +28,10 @@ impl Machine {
         spec.load_onto(self.site.topology.clone())
     }
 
-    /// The same machine with all settings that NCCL reads but one.
-    pub(super) fn with_all(&self, settings: &BTreeMap<&str, &Setting>, but: Option<&str>) -> Result<Site, Error> {
+    /// The same machine with all settings that NCCL reads but some.
+    pub(super) fn with_all(&self, settings: &BTreeMap<&str, &Setting>, but: &[&Setting]) -> Result<Site, Error> {
         let of_tuner = |s: &Setting| s.is_known() && OWN.contains(&s.name.as_str());
-        let kept = settings.values().filter(|s| (s.is_read() || of_tuner(s)) && but != Some(s.name.as_str()));
+        let kept = settings.values().filter(|s| (s.is_read() || of_tuner(s)) && !but.contains(s));
         // A table of a tuner is a file of another machine.
         let kept = kept.filter(|s| !TABLES.contains(&s.name.as_str()));
         self.with(&kept.map(|s| (s.name.clone(), s.value.clone())).collect::<Vec<_>>())

@@ -329,7 +329,7 @@ fn sends(settings: &BTreeMap<&str, &Setting>, machine: Option<&Machine>, found: 
     if settings.contains_key("NCCL_MAX_P2P_NCHANNELS") {
         return;
     }
-    let taken = match machine.and_then(|machine| machine.with_all(settings, None).ok()) {
+    let taken = match machine.and_then(|machine| machine.with_all(settings, &[]).ok()) {
         Some(site) => site.predictor().graph(site.topology.ranks(), site.settings()).p2p_channels.0,
         None => most.next_power_of_two(),
     };
@@ -365,7 +365,7 @@ fn left_without(
     let mut known: Vec<&str> = Vec::new();
     let alone = lists[0].map(|list| (vec![list], machine.map(|machine| machine.with(&pairs(&[list])))));
     let all: Vec<&Setting> = lists.into_iter().flatten().collect();
-    let together = (all.clone(), machine.map(|machine| machine.with_all(settings, None)));
+    let together = (all.clone(), machine.map(|machine| machine.with_all(settings, &[])));
     for (lists, here) in alone.into_iter().chain(Some(together)).filter(|(lists, _)| !lists.is_empty()) {
         let Ok(Environment { settings: set, .. }) = Environment::parse(&pairs(&lists), version) else { return };
         let here = here.and_then(Result::ok);
