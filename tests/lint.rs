@@ -182,6 +182,62 @@ fn said(name: &str, text: &str) -> Vec<(&'static str, String)> {
     outcome.findings.into_iter().map(|finding| (finding.rule, finding.what)).collect()
 }
 
+/// Goal: mpirun of Open MPI leaves behind what is exported and `-x` does not name, where it starts processes on other hosts;
+/// launchers that hand all on are not blamed.
+#[test]
+fn mpirun_leaves_behind_what_is_not_named() {
+    for (command, fires) in [
+        ("mpirun -np 16 -H a:8,b:8 ./train", true),
+        ("mpirun -np 16 --host=a,b ./train", true),
+        ("mpirun -np 16 -H $HOSTS ./train", true),
+        ("mpirun -np 16 --hostfile hosts ./train", true),
+        ("mpirun -np 16 -machinefile hosts ./train", true),
+        ("mpiexec --map-by ppr:8:node --hostfile hosts ./train", true),
+        ("mpirun -np 16 -H a:8,b:8 -x PATH ./train", true),
+        ("mpirun -np 16 -H a:8,b:8 -x NCCL_IB_HCA ./train", false),
+        ("mpirun -np 8 ./train", false),
+        ("mpirun -np 8 -H localhost:8 -x PATH ./train", false),
+        ("mpirun -np 8 -H a,a ./train", false),
+        ("mpirun -np 16 --hostfile hosts --mca mca_base_env_list NCCL_IB_HCA ./train", false),
+        ("mpiexec -n 16 -hostfile hosts ./train", false),
+        ("mpirun -n 16 -genvall -machinefile hosts ./train", false),
+        ("mpirun -n 16 -ppn 8 -hostfile hosts ./train", false),
+        ("export I_MPI_FABRICS=ofi\nmpirun -n 16 -hostfile hosts ./train", false),
+    ] {
+        let found = said("job.sh", &format!("export NCCL_IB_HCA=mlx5\n{command}\n"));
+        assert_eq!(found.iter().any(|(rule, _)| *rule == "not-forwarded"), fires, "{command}: {found:?}");
+    }
+    let found = said("job.sh", "export PATH=/opt/bin\nmpirun -np 16 -H a:8,b:8 ./train\n");
+    assert!(found.is_empty(), "{found:?}");
+}
+
+/// Goal: a script is judged with the files that it sources, where they are here: plain lines of them reach no process,
+/// exported ones do, and what the script sets after them is no slip. A file that sources itself ends.
+#[test]
+fn files_that_scripts_source_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("job.sh").display().to_string();
+    for (file, text, finds) in [
+        ("NCCL_IB_HCA=mlx5\n", "source ./local.env", "[(\"not-exported\", \"NCCL_IB_HCA=mlx5 is not exported\")]"),
+        (
+            "NCCL_IB_HCA=mlx5\nNCCL_CROSS_NIC=1\nNCCL_IB_TC=106\n",
+            ". ./local.env",
+            "[(\"not-exported\", \"NCCL_CROSS_NIC=1 and 2 more are not exported\")]",
+        ),
+        ("NCCL_IB_HCA=mlx5\n", "set -a; source ./local.env; set +a", "[]"),
+        ("NCCL_IB_HCA=mlx5\n", "set -o allexport\nsource ./local.env\nset +o allexport", "[]"),
+        ("NCCL_IB_HCA=mlx5\n", "source ./local.env\nexport NCCL_IB_HCA", "[]"),
+        ("NCCL_IB_HCA=mlx5\n", "export NCCL_IB_HCA=mlx5_1\nsource ./local.env", "[]"),
+        ("export NCCL_IB_HCA=mlx5\n", "source ./local.env\nexport NCCL_IB_HCA=mlx5_1", "[]"),
+        ("source ./local.env\nsource ./local.env\n", "source ./local.env", "[]"),
+        ("NCCL_IB_HCA=mlx5\n", "source ./elsewhere.env\nsource $HOME/local.env", "[]"),
+    ] {
+        std::fs::write(folder.path().join("local.env"), file).unwrap();
+        let found = said(&script, &format!("#!/bin/bash\n{text}\nsrun ./train\n"));
+        assert_eq!(format!("{found:?}"), finds, "{text}");
+    }
+}
+
 /// Goal: what settings cost only together is one finding that names those that hide each other, and no others; what they
 /// cost one by one is not said again.
 #[test]

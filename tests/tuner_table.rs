@@ -152,6 +152,8 @@ fn install_says_what_keeps_a_table_from_working() {
     std::fs::write(&plugin, "").unwrap();
     for (text, says) in [
         ("#!/bin/bash\nmpirun -np 16 -H a:8,b:8 -x NCCL_DEBUG -x NCCL_TUNER_PLUGIN ./train\n", Some("(not-forwarded)")),
+        ("#!/bin/bash\nmpirun -np 64 -H node001:8,node002:8 ./train\n", Some("(not-forwarded)")),
+        ("#!/bin/bash\nmpirun -np 8 ./train\n", None),
         ("export NCCL_ALGO=Ring\nsrun ./train\n", Some("(table-closed)")),
         ("export NCCL_DEBUG=WARN\nsrun ./train\n", None),
     ] {

@@ -133,9 +133,10 @@ pub fn lint(request: &Request) -> Result<Outcome, Error> {
         if request.watch.stopped() {
             return Err(Error::Cancelled);
         }
-        let kind = Kind::of(Path::new(&input.name), &input.text);
+        let path = Path::new(&input.name);
+        let kind = Kind::of(path, &input.text);
         let mut found = Found::of(input.name.as_str(), &mut findings);
-        let mut scopes = read::scopes(kind, &input.text);
+        let mut scopes = read::scopes(kind, path, &input.text);
         let mut says = None;
         if kind == Kind::Log {
             let understood = log::check(&input.text, machine.as_ref(), &mut found)?;

@@ -104,12 +104,12 @@ impl Kind {
 }
 
 /// The settings of a file, by those who see them; of a log and a table none, which have rules of their own.
-pub(super) fn scopes(kind: Kind, text: &str) -> Vec<Scope> {
+pub(super) fn scopes(kind: Kind, path: &Path, text: &str) -> Vec<Scope> {
     match kind {
         Kind::Environment => vec![environ::file(text)],
         Kind::Conf => vec![environ::conf(text, 1)],
         Kind::Process => vec![environ::process(text)],
-        Kind::Shell => vec![shell::script(text)],
+        Kind::Shell => vec![shell::script(path, text)],
         Kind::Docker => vec![docker::file(text)],
         Kind::Manifest => manifest::file(text),
         Kind::Python => vec![python::file(text)],

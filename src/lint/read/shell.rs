@@ -1,17 +1,21 @@
 //! Shell scripts, as far as settings go: assignments, exports, and the options of launchers that pass variables on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use super::environ::{self, unquoted};
+use crate::lint::Input;
 use crate::lint::launch::{Word, look};
 use crate::lint::setting::{Scope, Setting, is_name, is_of_interest, is_of_processes};
 
 /// Scripts within scripts (`bash -c "..."`) that are followed.
 const DEPTH_MAX: usize = 4;
 
-/// A whole script, with the directives of Slurm.
-pub(super) fn script(text: &str) -> Scope {
-    let mut reader = Reader { directives: Directives::of(text), ..Reader::default() };
+/// A whole script, with the directives of Slurm. Files that it sources are read where they are here, as they are named or
+/// beside it.
+pub(super) fn script(path: &Path, text: &str) -> Scope {
+    let folder = path.parent().map(Path::to_owned);
+    let mut reader = Reader { directives: Directives::of(text), folder, ..Reader::default() };
     for (line, directive) in directives(text) {
         commands(directive, line).iter().for_each(|command| reader.options(command));
     }
@@ -135,6 +139,38 @@ pub(super) fn configuration((commands, documents): &(Vec<Vec<Word>>, Vec<Documen
 /// Programs whose options hand variables on by name alone.
 const LAUNCHERS: [&str; 8] = ["mpirun", "mpiexec", "orterun", "prterun", "docker", "podman", "nerdctl", "enroot"];
 
+/// Options of mpiexec that Open MPI alone has.
+const OF_OPEN_MPI: [&str; 6] = ["-x", "--mca", "-mca", "--map-by", "--allow-run-as-root", "--bind-to"];
+
+/// Words of scripts whose mpirun is of MPICH or Intel MPI.
+const OF_MPICH: [&str; 4] = ["I_MPI_", "HYDRA_", "MPICH_", "mpich"];
+
+/// Whether mpirun is given hosts beside its own: two or more, a list that is not known here, or a file of them.
+fn names_other_hosts(command: &[Word]) -> bool {
+    command.iter().enumerate().any(|(at, word)| {
+        let (option, glued) = word.text.split_once('=').unzip();
+        let value = glued.or(command.get(at + 1).map(|next| next.text.as_str())).unwrap_or_default();
+        match option.unwrap_or(&word.text) {
+            "--hostfile" | "-hostfile" | "--machinefile" | "-machinefile" => true,
+            "-H" | "--host" | "-host" => {
+                let hosts: BTreeSet<&str> = value.split(',').filter_map(|host| host.split(':').next()).collect();
+                hosts.len() > 1 || value.contains('$')
+            }
+            _ => false,
+        }
+    })
+}
+
+/// Whether the launcher is one of MPICH's family (Hydra, of Intel MPI too), which hand on all that is exported, or Open MPI is
+/// given a list of variables in place of `-x`.
+fn hands_all_on(command: &[Word]) -> bool {
+    command.iter().any(|word| {
+        let text = word.text.as_str();
+        let of_hydra = matches!(text, "-hosts" | "-ppn" | "-perhost" | "-bootstrap" | "-iface" | "-rmk");
+        of_hydra || text.starts_with("-genv") || text.starts_with("-env") || text.contains("mca_base_env_list")
+    })
+}
+
 /// Whether an option hands a variable on.
 fn hands_on(option: &str) -> bool {
     matches!(option, "-x" | "-e" | "--env" | "-env" | "--environment")
@@ -235,6 +271,10 @@ struct Reader {
     firm: BTreeMap<String, String>,
     /// Settings that were exported in front of commands.
     exported: BTreeSet<String>,
+    /// The folder of the script; none where no file is to be sourced.
+    folder: Option<PathBuf>,
+    /// Files that are sourced, each once.
+    sourced: BTreeSet<PathBuf>,
 }
 
 impl Reader {
@@ -247,11 +287,22 @@ impl Reader {
     }
 
     fn finish(mut self, text: &str) -> Scope {
+        if OF_MPICH.iter().any(|word| text.contains(word)) {
+            self.scope.signs.retain(|sign| sign.rule != "not-forwarded");
+        }
+        let mut pending: BTreeMap<u64, Vec<String>> = BTreeMap::new();
         for (name, (value, line)) in std::mem::take(&mut self.pending) {
             let used = text.contains(&format!("${name}")) || text.contains(&format!("${{{name}"));
             if is_of_processes(&name) && !used {
-                self.scope.sign("not-exported", Some(line), format!("{name}={value} is not exported"));
+                pending.entry(line).or_default().push(format!("{name}={value}"));
             }
+        }
+        for (line, texts) in pending {
+            let what = match &texts[..] {
+                [one] => format!("{one} is not exported"),
+                all => format!("{} and {} more are not exported", all[0], all.len() - 1),
+            };
+            self.scope.sign("not-exported", Some(line), what);
         }
         self.scope
     }
@@ -277,7 +328,7 @@ impl Reader {
             if !is_of_interest(name) {
                 continue;
             }
-            if command.is_empty() && !self.exports_all {
+            if command.is_empty() && !self.exports_all && !self.exported.contains(name) {
                 self.pending.insert(name.to_owned(), (value.to_owned(), word.line));
             } else {
                 self.set(name, value, word.line, command.is_empty());
@@ -286,7 +337,20 @@ impl Reader {
         let Some(program) = command.first() else { return };
         match program.text.rsplit('/').next().unwrap_or_default() {
             "export" | "declare" | "typeset" => self.export(&command[1..]),
-            "set" => self.exports_all |= command[1..].iter().any(|word| word.text == "-a" || word.text == "allexport"),
+            "set" => {
+                for pair in command.windows(2) {
+                    match (pair[0].text.as_str(), pair[1].text.as_str()) {
+                        (_, "-a") | ("-o", "allexport") => self.exports_all = true,
+                        (_, "+a") | ("+o", "allexport") => self.exports_all = false,
+                        _ => {}
+                    }
+                }
+            }
+            "source" | "." if depth < DEPTH_MAX => {
+                if let Some(file) = command.get(1) {
+                    self.source(file, depth);
+                }
+            }
             "setenv" => {
                 if let [_, name, value] = command {
                     self.set(&name.text, &value.text, name.line, true);
@@ -308,6 +372,23 @@ impl Reader {
                 }
             }
         }
+    }
+
+    /// The commands of a file that is sourced, all as if at the line that does so. What the script sets otherwise stands
+    /// beside it on purpose.
+    fn source(&mut self, file: &Word, depth: usize) {
+        let Some(folder) = &self.folder else { return };
+        let paths = [PathBuf::from(&file.text), folder.join(&file.text)];
+        let Some(path) = paths.into_iter().find(|path| path.is_file()) else { return };
+        let Ok(input) = Input::read(&path) else { return };
+        if !self.sourced.insert(path) {
+            return;
+        }
+        let firm = std::mem::take(&mut self.firm);
+        let mut commands = commands(&input.text, 1);
+        commands.iter_mut().flatten().for_each(|word| word.line = file.line);
+        commands.iter().for_each(|command| self.command(command, depth + 1));
+        self.firm = firm;
     }
 
     /// A program that is started, with its words.
@@ -454,12 +535,11 @@ impl Reader {
         let Some(program) = command.first() else { return };
         let has = |options: &[&str]| command.iter().any(|word| options.contains(&word.text.as_str()));
         let name = program.text.rsplit('/').next().unwrap_or_default();
-        if name == "mpirun" || name == "orterun" {
-            let of_open_mpi = has(&["-x", "--mca", "-mca", "--map-by", "--allow-run-as-root", "--bind-to"]);
-            let several = has(&["-H", "--host", "-host", "--hostfile", "-hostfile", "-machinefile"]);
+        if matches!(name, "mpirun" | "orterun" | "prterun") || (name == "mpiexec" && has(&OF_OPEN_MPI)) {
             let named =
                 |name: &String| command.iter().any(|w| w.text == *name || w.text.starts_with(&format!("{name}=")));
-            if let (true, Some(left)) = (of_open_mpi && several, self.left_behind(named)) {
+            let elsewhere = names_other_hosts(command) && !hands_all_on(command);
+            if let Some(left) = self.left_behind(named).filter(|_| elsewhere) {
                 let what = format!("{left}: exported, and not named by -x");
                 self.scope.sign("not-forwarded", Some(program.line), what);
             }
@@ -516,7 +596,7 @@ mod tests {
     use super::*;
 
     fn settings(text: &str) -> Vec<String> {
-        script(text).settings.iter().map(|s| format!("{}:{}", s.line.unwrap(), s.text())).collect()
+        script(Path::new(""), text).settings.iter().map(|s| format!("{}:{}", s.line.unwrap(), s.text())).collect()
     }
 
     /// Goal: every way of setting a variable for a program is seen, with its line; data and comments are not.
@@ -565,8 +645,8 @@ grep -e NCCL_WIN_ENABLE log
         /// Goal: no text panics.
         #[test]
         fn any_text_is_read(text in "(export |-x |NCCL_A=|if |fi|<<E|[\"'\\\\#;\n =$(){}|&])*", other: String) {
-            let _ = script(&text);
-            let _ = script(&other);
+            let _ = script(Path::new(""), &text);
+            let _ = script(Path::new(""), &other);
         }
     }
 }

@@ -1,0 +1,3 @@
+#!/bin/bash
+source ./sourced.good.env
+srun ./train
