@@ -191,6 +191,42 @@ fn a_refused_variable_leaves_the_others_in_force() {
     assert!(said.contains("NCCL_NET_MERGE_LEVEL=PIX: expected LOC"), "{said}");
 }
 
+/// Goal: `--nccl` and `--env` stand for what a file does not say of its NCCL, as the `.toml` beside it would, and never against
+/// what is said.
+#[test]
+fn options_say_what_files_do_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run.log");
+    std::fs::write(&run, log("1K,1M,1G", ("NVIDIA H100 80GB HBM3", [8, 8]), |_| 1.0)).unwrap();
+    let forecast = |beside: &str, told: &[&str]| {
+        std::fs::write(run.with_extension("toml"), beside).unwrap();
+        let asked = ["validate", run.to_str().unwrap(), "-t", "dgx-h100", "--no-doctor", "--format", "json"];
+        let (_, out, err) = collcast(&[&asked[..], told].concat());
+        let result: Value = serde_json::from_str(&out).expect(&err);
+        let rows = result["rows"].as_array().unwrap().iter();
+        rows.map(|row| row["predicted_us"].as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    let (old, ring) = ("nccl_version = \"2.18.3\"\n", "[env]\nNCCL_ALGO = \"Ring\"\n");
+    let plain = forecast("", &[]);
+    for (beside, told) in [
+        (old.to_owned(), &["--nccl", "2.18.3"][..]),
+        (ring.to_owned(), &["--env", "NCCL_ALGO=Ring"]),
+        (format!("{old}{ring}"), &["--nccl", "2.18.3", "--env", "NCCL_ALGO=Ring"]),
+    ] {
+        let said = forecast(&beside, &[]);
+        assert_eq!(forecast("", told), said, "{told:?}");
+        assert_ne!(plain, said, "{told:?}");
+    }
+    let all = format!("{old}{ring}");
+    assert_eq!(forecast(&all, &["--nccl", "2.28.9", "--env", "NCCL_ALGO=Tree"]), forecast(&all, &[]));
+    std::fs::remove_file(run.with_extension("toml")).unwrap();
+    let path = run.to_str().unwrap();
+    for (option, value, says) in [("--nccl", "9", "--nccl: "), ("--env", "NCCL_ALGO=Rign", "would not start")] {
+        let (code, _, err) = collcast(&["validate", path, "-t", "dgx-h100", option, value]);
+        assert!(code == 2 && err.contains(says), "{err}");
+    }
+}
+
 /// Goal: more calls than can be predicted are refused with the limit and a way out, before any is.
 /// Method: 626 runs of 32 sizes, which all runs have at least, forced to as many channels as there are runs.
 #[test]

@@ -11,12 +11,14 @@ use collcast::validate::{Outcome, Request, validate};
 use collcast::values::percent;
 use collcast::views::validate::Shown;
 use collcast::{Error, SiteSpec};
+use collcast_hwbackend::read::ReadOptions;
 use collcast_sim::collective::UnknownName;
+use collcast_sim::nccl::Version;
 
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, write};
 use super::progress::watched;
-use super::selectors::{GateArgs, Named, PlacementArgs, ReadArgs, profile_folders};
+use super::selectors::{GateArgs, Named, NcclArgs, PlacementArgs, ReadArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -30,7 +32,7 @@ code 1. --against holds a run beside a good one: then no topology is needed.
 Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the \
 profile (its anchors) are left out of every figure. Rows where NCCL chose the algorithm are \
 predicted through `auto` and grouped apart. The .toml beside a file can name machine, NCCL version and \
-environment; hosts and GPUs of each follow from the rows.
+environment; hosts and GPUs of each follow from the rows. --nccl and --env are for files that say none.
 
 Runs that are not as expected are simulated under each known cause (RDMA fell back to TCP, GPUDirect or \
 P2P off, idle or slow NICs, slow NVLink or PCIe, a straggler, few channels, forced settings, no NVLS or \
@@ -59,9 +61,11 @@ pub(crate) struct Args {
     /// Read tables of kernels (docs/formats.md): judge them by this GPU, which is a100, h100, h100-500w, h200, b200, gb200, or a TOML file
     #[arg(long, value_name = "GPU", help_heading = "Machine", conflicts_with_all = [
         "topology", "nodes", "gpus", "placement", "profile", "launch", "fail_below", "require_pass", "against", "history",
-        "next_runs", "closest", "no_doctor", "plots", "collective", "allow_predicted",
+        "next_runs", "closest", "no_doctor", "plots", "collective", "allow_predicted", "nccl", "env",
     ])]
     compute: Option<String>,
+    #[command(flatten)]
+    nccl: NcclArgs,
     /// How kernels are started: the launch mode of rows that do not say theirs
     #[arg(long, value_name = "MODE")]
     launch: Option<String>,
@@ -116,6 +120,8 @@ impl Args {
     fn request(&self) -> Result<Request, Error> {
         let max_error = self.max_error.as_deref().map(|text| percent("--max-error", text)).transpose()?;
         let unknown = |e: UnknownName| Error::Usage { message: e.to_string(), hint: None };
+        let version = self.nccl.nccl.as_deref().map(Version::asked).transpose();
+        let version = version.map_err(|e| Error::usage(format!("--nccl: {e}"), Version::known()))?;
         let site = SiteSpec {
             topology: self.topology.clone(),
             nodes: self.nodes,
@@ -135,7 +141,11 @@ impl Args {
             closest: self.closest,
             doctor: !self.no_doctor,
             next: self.next_runs.as_ref().map(|_| self.asked_next()).transpose()?,
-            read: self.read.options()?,
+            read: ReadOptions {
+                nccl: version.map(|version| version.to_string()),
+                env: self.nccl.variables()?.into_iter().collect(),
+                ..self.read.options()?
+            },
             ..Request::new(&self.measurements)
         })
     }
@@ -160,6 +170,7 @@ impl Args {
             ("--nodes", number(self.nodes)),
             ("--gpus", number(self.gpus)),
             ("--placement", text(&self.placement.placement)),
+            ("--nccl", text(&self.nccl.nccl)),
             ("--launch", text(&self.launch)),
             ("-c", self.read.collective.clone()),
             ("--fail-below", text(&self.gate.fail_below)),
@@ -167,6 +178,7 @@ impl Args {
             ("--history", self.history.as_ref().and_then(path)),
         ];
         options.extend(self.profile.iter().map(|profile| ("--profile", Some(profile.clone()))));
+        options.extend(self.nccl.env.iter().map(|variable| ("--env", Some(variable.clone()))));
         options.extend(self.against.iter().map(|good| ("--against", path(good))));
         let flags = [
             ("--one-at-a-time", self.one_at_a_time),

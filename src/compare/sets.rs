@@ -212,7 +212,7 @@ impl Side {
         let paths: [PathBuf; 1] = [set.path.clone()];
         let path = set.path.display();
         let allow_predicted = options.allow_predicted;
-        let read = |allow_predicted| read_paths(&paths, &ReadOptions { allow_predicted, ..*options });
+        let read = |allow_predicted| read_paths(&paths, &ReadOptions { allow_predicted, ..options.clone() });
         let is_forecast = |file: &FileReport| matches!(file.outcome, Outcome::Refused(ReadError::Predicted { .. }));
         let (report, predicted) = match read(false) {
             Ok(report) if allow_predicted && report.files.iter().any(is_forecast) => (read(true)?, true),

@@ -29,7 +29,7 @@ use crate::files::{content_hash, named_hash};
 use crate::health::{self, Beside, Doubt, Gate, Health, Reference, Run, State};
 use crate::next::{self, Next};
 use crate::profiles::Taken;
-use crate::site::{SiteSpec, assumptions};
+use crate::site::{self, SiteSpec, assumptions};
 use crate::values::plural;
 use crate::watch::Watch;
 pub use figures::{Closest, File, FileOutcome, Group, JudgedRow, Median, Stats, Unjudged};
@@ -190,7 +190,7 @@ pub enum Expected {
 /// Measurements, a machine or a profile that cannot be read; a machine that neither the request nor the files name; rows that
 /// no forecast is about; too many different calls.
 pub fn validate(request: &Request) -> Result<Outcome, Error> {
-    let read = read_paths(&request.measurements, &ReadOptions { keep_failed: true, ..request.read })?;
+    let read = read_paths(&request.measurements, &ReadOptions { keep_failed: true, ..request.read.clone() })?;
     let mut outcome = beside_expected(request, &read)?;
     outcome.failed = outcome.fails();
     if let Some(asked) = &request.next {
@@ -313,6 +313,8 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     can_be_asked(&read.files)?;
     let site = measured_site(&request.site, read)?;
     let topology = machine(&site, read)?;
+    let told: Vec<_> = request.read.env.clone().into_iter().collect();
+    site::told(&topology, None, &told)?;
     let Taken { profile, sources: mut inputs, why } = request.site.profile_for(&topology)?;
     inputs.extend(self::inputs("measurements", read));
     let judged = judge(read, (&topology, &profile), request.site.launch, request.closest, &request.watch)?;
@@ -397,7 +399,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
 
 /// Measurements beside others that are known to be good: no forecast takes part.
 fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
-    let good = read_paths(&request.against, &ReadOptions { keep_duplicates: true, ..request.read })?;
+    let good = read_paths(&request.against, &ReadOptions { keep_duplicates: true, ..request.read.clone() })?;
     one_kind(&read.files, &good.files)?;
     let Beside { mut runs, alone, unlike } = health::against(read, &Reference::of(&good));
     if runs.is_empty() {

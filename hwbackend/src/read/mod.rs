@@ -277,7 +277,7 @@ pub fn read_paths(paths: &[PathBuf], options: &ReadOptions) -> Result<ReadReport
         return Err(ReadError::NoPaths);
     }
     let mut collector = Collector {
-        options: *options,
+        options: options.clone(),
         report: ReadReport::default(),
         spans: Vec::new(),
         seen: BTreeSet::new(),
@@ -589,13 +589,15 @@ fn read_file(path: &Path, options: &ReadOptions, rows_left: usize) -> Result<(Fi
         return Err(ReadError::EmptyFile { path: path.to_owned() });
     }
     let sidecar_path = path.with_extension("toml");
-    let sidecar = match load(&sidecar_path) {
+    let mut sidecar = match load(&sidecar_path) {
         Ok(bytes) if sidecar_path != path => sidecar::parse(&sidecar_path, &String::from_utf8_lossy(&bytes))?,
         Err(error @ (ReadError::FileTooLarge { .. } | ReadError::Unreadable { .. })) => {
             return Err(error);
         }
         _ => Sidecar::default(),
     };
+    sidecar.nccl = sidecar.nccl.or_else(|| options.nccl.clone());
+    sidecar.env = options.env.clone().into_iter().chain(sidecar.env).collect();
     let mut report = FileReport::new(path, FileKind::Other, Outcome::Read);
     report.hash = format!("{:016x}", fnv1a(&bytes));
     report.machine.clone_from(&sidecar.topology);

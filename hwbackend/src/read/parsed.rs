@@ -30,7 +30,7 @@ pub const UNSAID: &str = "rows do not say ";
 pub const ENVIRONMENT: &str = "NCCL's environment: ";
 
 /// How to read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadOptions {
     /// Read our own predictions as if they were measurements.
     pub allow_predicted: bool,
@@ -39,6 +39,10 @@ pub struct ReadOptions {
     /// The collective of logs and JSON of nccl-tests that name none, neither inside nor in the `.toml` beside them. It goes
     /// before the file's name.
     pub collective: Option<Collective>,
+    /// The NCCL version of files that say none, neither inside nor in the `.toml` beside them.
+    pub nccl: Option<String>,
+    /// Variables that NCCL ran with, where files and the `.toml` beside them do not say otherwise.
+    pub env: BTreeMap<String, String>,
     /// Read logs of runs that failed before their first row as files without rows; such a file is an error otherwise, where
     /// it is named or nothing else is in its folder.
     pub keep_failed: bool,
