@@ -14,6 +14,7 @@ use crate::error::{Diagnostic, Source, TopologiesError};
 use crate::exception::{Deviation, Exception, Owner};
 use crate::fabric::{FabricKind, FabricSpec, Joined, MAX_LINKS, Met, Routing, Uplinks};
 use crate::host::HostSpec;
+use crate::hostlist::compress;
 
 /// Most GPUs of a cluster: twice the largest that are built, and a bound on memory.
 pub const MAX_GPUS: usize = 200_000;
@@ -315,7 +316,7 @@ impl ClusterSpec {
         })
     }
 
-    /// Every exception of a switch must have met an uplink, and leave one.
+    /// Every exception of a switch must have met it, and leave a way to all hosts.
     fn check_met(&self, builder: &mut TopologyBuilder, uplinks: &Uplinks<'_>) -> Result<(), TopologiesError> {
         for (exception, met) in uplinks.met() {
             let name = crate::error::quote(&exception.name);
@@ -333,7 +334,7 @@ impl ClusterSpec {
                         places.name.as_ref(),
                         format!("an exception names the switch `{name}`, which has no uplinks in this network"),
                         &near.map_or_else(|| "no such switch".to_owned(), |near| format!("did you mean `{near}`?")),
-                        "`collcast topo draw` has the names: leaf0, leaf1-rail3, or those of [[fabric.switches]]",
+                        "leaves are leaf0 or leaf1-rail3, spines spine0; those of [[fabric.switches]] have their names there",
                     )));
                 }
                 Met::NoUplink(count) => {
@@ -352,12 +353,20 @@ impl ClusterSpec {
                         "an exception is a slower cable; `leaf.rate`, or `uplink_rate` of a listed switch, is the usual rate",
                     )));
                 }
-                Met::AllDown => {
+                Met::AllDown(switch) => {
                     return Err(TopologiesError::Contradiction(self.at(
                         places.name.as_ref(),
-                        format!("all uplinks of the switch `{name}` are down"),
-                        "nothing reaches its hosts",
-                        "leave one of its uplinks up",
+                        format!("all uplinks of the switch `{}` are down", crate::error::quote(&switch)),
+                        "it has no way to other switches",
+                        "leave one of its uplinks up; `switch` and `state = \"down\"` without `uplink` take a whole switch down",
+                    )));
+                }
+                Met::CutsOff(hosts) => {
+                    return Err(TopologiesError::Contradiction(self.at(
+                        places.name.as_ref(),
+                        format!("the switch `{name}` is down, and cuts off {}", crate::error::quote(&compress(&hosts))),
+                        "no NIC of these hosts is left",
+                        "take these hosts out of the cluster; `uplink` says that a single cable is down",
                     )));
                 }
             }

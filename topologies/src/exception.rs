@@ -54,4 +54,9 @@ impl Exception {
         let places = ExceptionPlaces::default();
         Self { owner: Owner::Host, name: host.to_owned(), port: Some(nic), deviation, places }
     }
+
+    /// Whether all of the host or switch is down.
+    pub fn is_whole(&self) -> bool {
+        self.port.is_none() && self.deviation == Deviation::Down
+    }
 }

@@ -15,6 +15,7 @@ use collcast_sim::units::Bandwidth;
 use crate::error::{Diagnostic, Location, TopologiesError};
 
 pub use tree::{Ports, Tree, TreeSwitch};
+use uplinks::Spines;
 pub use uplinks::{Met, Uplinks};
 
 /// Most switches of one layer, and most uplinks of one leaf.
@@ -226,13 +227,13 @@ impl FabricSpec {
             builder.hash = Some(seed);
         }
         if matches!(self.kind, FabricKind::SingleSwitch | FabricKind::Loopback) {
-            return self.single_switch(builder, hosts);
+            return self.single_switch(builder, hosts, odd);
         }
         if self.kind == FabricKind::Listed {
             return self.listed(builder, hosts, odd);
         }
         let per_unit = self.hosts_per_unit(builder, hosts);
-        let leaves = self.leaves(builder, hosts, per_unit)?;
+        let leaves = self.leaves(builder, hosts, per_unit, odd)?;
         if leaves.len() <= 1 && matches!(self.oversubscription, Oversubscription::Thousandths(t) if t > 1000) {
             let note = format!(
                 "fabric: over-subscription has no effect, as one leaf joins all {} hosts; fewer hosts_per_unit gives several",
@@ -246,7 +247,12 @@ impl FabricSpec {
         Ok(())
     }
 
-    fn single_switch(&self, builder: &mut TopologyBuilder, hosts: &[Joined]) -> Result<(), TopologiesError> {
+    fn single_switch(
+        &self,
+        builder: &mut TopologyBuilder,
+        hosts: &[Joined],
+        odd: &mut Uplinks<'_>,
+    ) -> Result<(), TopologiesError> {
         match self.oversubscription {
             Oversubscription::Unknown => assume(
                 builder,
@@ -264,8 +270,9 @@ impl FabricSpec {
             _ => {}
         }
         let switch = builder.vertex("switch", VertexKind::NetSwitch { level: 0 }, None);
+        let down = odd.down("switch", None);
         for host in hosts {
-            for (vertex, nic) in &host.nics {
+            for (vertex, nic) in host.nics.iter().filter(|_| odd.plug(&host.name, down)) {
                 let rate = match self.kind {
                     FabricKind::Loopback => Bandwidth::from_gb_per_s(LOOPBACK_GB_PER_S),
                     _ => self.leaf.and_then(|l| l.rate).map_or(nic.rate, |r| r.min(nic.rate)),
@@ -303,6 +310,7 @@ impl FabricSpec {
         builder: &mut TopologyBuilder,
         hosts: &[Joined],
         per_unit: usize,
+        odd: &mut Uplinks<'_>,
     ) -> Result<Vec<Leaf>, TopologiesError> {
         let mut leaves: Vec<Leaf> = Vec::new();
         let mut index = std::collections::HashMap::new();
@@ -310,9 +318,12 @@ impl FabricSpec {
             let unit = h / per_unit;
             for (vertex, nic) in &host.nics {
                 let rail = if self.kind.by_rail() { nic.rail.unwrap_or(nic.index) as usize } else { 0 };
-                let slot = *index.entry((unit, rail)).or_insert_with(|| {
+                let (slot, down) = *index.entry((unit, rail)).or_insert_with(|| {
                     let name =
                         if self.kind.by_rail() { format!("leaf{unit}-rail{rail}") } else { format!("leaf{unit}") };
+                    if let down @ Some(_) = odd.down(&name, None) {
+                        return (0, down);
+                    }
                     leaves.push(Leaf {
                         vertex: builder.vertex(name, VertexKind::NetSwitch { level: 0 }, None),
                         unit,
@@ -321,8 +332,11 @@ impl FabricSpec {
                         fastest: nic.rate,
                         kind: nic.kind,
                     });
-                    leaves.len() - 1
+                    (leaves.len() - 1, None)
                 });
+                if !odd.plug(&host.name, down) {
+                    continue;
+                }
                 let leaf = &mut leaves[slot];
                 leaf.used += 1;
                 leaf.fastest = leaf.fastest.max(nic.rate);
@@ -507,8 +521,9 @@ impl FabricSpec {
         let level = VertexKind::NetSwitch { level: 1 };
         let Routing::Hash(_) = self.routing else {
             let spine = builder.vertex(name, level, None);
+            let above = Some(Spines { name, count: self.spine.map_or(up, |spine| spine.count) });
             for leaf in leaves {
-                if let Some((rate, width)) = odd.bundle(&builder_name(leaf, self.kind), rate_of(leaf), up) {
+                if let Some((rate, width)) = odd.bundle(&builder_name(leaf, self.kind), above, rate_of(leaf), up) {
                     builder.duplex(leaf.vertex, spine, port(leaf.kind, rate, width));
                 }
             }
@@ -537,7 +552,7 @@ impl FabricSpec {
         let spines: Vec<VertexId> =
             (0..count).map(|i| builder.vertex(format!("{name}{i}"), level.clone(), None)).collect();
         for leaf in leaves {
-            let cables = odd.cables(&builder_name(leaf, self.kind), rate_of(leaf), up);
+            let cables = odd.cables(&builder_name(leaf, self.kind), Some(Spines { name, count }), rate_of(leaf), up);
             // Cables are dealt to the spines in turn. Hashing picks one of parallel cables too.
             for (&spine, i) in spines.iter().zip(0..) {
                 for &rate in cables.iter().skip(i).step_by(count as usize).flatten() {
@@ -591,11 +606,14 @@ impl FabricSpec {
         let mut layers = Vec::new();
         for unit in 0..units {
             let of: Vec<&Leaf> = leaves.iter().filter(|l| l.unit == unit).collect();
-            layers.extend(aggregated.layer(builder, &format!("spine-unit{unit}"), &of, up, odd)?);
+            let name = format!("spine-unit{unit}");
+            let working = odd.working(Spines { name: &name, count: spine.count });
+            layers.extend(aggregated.layer(builder, &name, &of, up, odd)?.into_iter().map(|layer| (layer, working)));
         }
         if let (Some(rate), Some(global), Some(first)) = (rate, global, leaves.first()) {
-            for (i, &a) in layers.iter().enumerate() {
-                for &b in &layers[i + 1..] {
+            for (i, &(a, of_a)) in layers.iter().enumerate() {
+                for &(b, of_b) in &layers[i + 1..] {
+                    let global = (global * u64::from(of_a.min(of_b)) / u64::from(spine.count.max(1))).max(1);
                     let width = u32::try_from(global).unwrap_or(u32::MAX);
                     builder.duplex(a, b, port(first.kind, rate.times(global), width));
                 }

@@ -360,6 +360,65 @@ fn uplinks_may_be_slow_or_down() {
     assert_eq!((rate("a", "top").gb_per_s(), rate("b", "top").gb_per_s()), (200.0, 150.0));
 }
 
+/// Goal: a switch that is down takes the NICs below it along, a spine its share of each leaf; hosts that are cut off are named.
+#[test]
+fn switches_may_be_down() {
+    let read = |fabric: &str, odd: &str| {
+        let text = format!(
+            "schema = \"collcast/topology/1\"\n[[hosts]]\ncount = 4\nlike = \"dgx-h100\"\n[fabric]\n{fabric}\n{odd}"
+        );
+        file::read(&text, "t.toml", &mut |_| Err(std::io::Error::other("no files here"))).unwrap().build()
+    };
+    let down = |switch: &str| format!("[[exceptions]]\nswitch = \"{switch}\"\nstate = \"down\"\n");
+    let rates = |topology: &Topology, leaf: &str| {
+        let up = topology.links_from(topology.find(leaf).unwrap());
+        let up = up.filter(|(_, to, _)| topology.vertex(*to).name.starts_with("spine"));
+        up.map(|(_, _, link)| link.rate.gb_per_s()).collect::<Vec<_>>()
+    };
+    // A dead leaf of a rail is the same machine as one without these NICs.
+    let rails = "kind = \"rail-optimised\"\nhosts_per_unit = 2\nspine = { count = 2, ports = 32 }";
+    let dead = read(rails, &down("leaf1-rail3")).unwrap();
+    let nics = ["host2", "host3"].map(|host| format!("[[exceptions]]\nhost = \"{host}\"\nnic = 3\nstate = \"down\"\n"));
+    assert_eq!(format!("{dead:?}"), format!("{:?}", read(rails, &nics.concat()).unwrap()));
+    assert!(dead.find("leaf1-rail3").is_none() && dead.find("leaf0-rail3").is_some());
+    // Spines: of the four cables of a leaf every fourth, or every second.
+    let tree = |spines: u32, routing: &str| {
+        format!(
+            "kind = \"fat-tree\"\nhosts_per_unit = 2\nleaf = {{ rate = \"400 Gb/s\", down = 16, up = 4 }}\n\
+             spine = {{ count = {spines}, ports = 16 }}\nrouting = {routing}"
+        )
+    };
+    for (spines, rate) in [(4, 150.0), (2, 100.0), (8, 150.0)] {
+        let topology = read(&tree(spines, "\"adaptive\""), &down("spine1")).unwrap();
+        assert_eq!(["leaf0", "leaf1"].map(|leaf| rates(&topology, leaf)), [[rate], [rate]], "{spines}");
+        let hashed = read(&tree(spines, "{ hash = 7 }"), &down("spine1")).unwrap();
+        assert_eq!(rates(&hashed, "leaf0").len() as f64 * 50.0, rate, "{spines}");
+    }
+    // A dragonfly+ loses its share between units too.
+    let units = "kind = \"dragonfly+\"\nhosts_per_unit = 2\nleaf = { rate = \"400 Gb/s\", down = 16, up = 16 }\n\
+                 spine = { count = 4, ports = 8 }";
+    let between = |topology: &Topology| {
+        let [a, b] = ["spine-unit0", "spine-unit1"].map(|name| topology.find(name).unwrap());
+        topology.link(topology.link_between(a, b).unwrap()).rate.gb_per_s()
+    };
+    let lame = read(units, &down("spine-unit10")).unwrap();
+    assert_eq!((between(&read(units, "").unwrap()), between(&lame)), (800.0, 600.0));
+    assert_eq!(["leaf0", "leaf1"].map(|leaf| rates(&lame, leaf)), [[800.0], [600.0]]);
+    // What is cut off is named.
+    let listed = "kind = \"listed\"\n[[fabric.switches]]\nname = \"a\"\nports = [{ hosts = \"host[0-1]\" }]\n\
+                  [[fabric.switches]]\nname = \"b\"\nports = [{ hosts = \"host[2-3]\" }]\n\
+                  [[fabric.switches]]\nname = \"top\"\nswitches = \"a,b\"";
+    for (fabric, switch, hosts) in [
+        (tree(4, "\"adaptive\"").as_str(), "leaf1", "host[2-3]"),
+        ("kind = \"single-switch\"", "switch", "host[0-3]"),
+        (listed, "b", "host[2-3]"),
+        (listed, "top", "host[0-3]"),
+    ] {
+        let error = read(fabric, &down(switch)).unwrap_err().to_string();
+        assert!(error.contains(&format!("the switch `{switch}` is down, and cuts off {hosts}")), "{error}");
+    }
+}
+
 /// Goal: of ports down, ports up and over-subscription any two give the third.
 #[test]
 fn two_of_three_say_how_a_leaf_is_made() {

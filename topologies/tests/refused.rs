@@ -289,8 +289,17 @@ fn mistakes_in_added_tables_are_refused() {
             &["an uplink of `leaf0-rail0` run faster than the 50 GB/s", "t.toml:20:8"],
         ),
         (
-            "[[exceptions]]\nswitch = \"leaf0-rail0\"\nstate = \"down\"\n",
-            &["all uplinks of the switch `leaf0-rail0` are down", "t.toml:19:10"],
+            "[[exceptions]]\nswitch = \"leaf0-rail0\"\nuplink = 0\nstate = \"down\"\n\
+             [[exceptions]]\nswitch = \"leaf0-rail0\"\nuplink = 1\nstate = \"down\"\n",
+            &["all uplinks of the switch `leaf0-rail0` are down", "t.toml:23:10", "a whole switch down"],
+        ),
+        (
+            "[[exceptions]]\nswitch = \"spine9\"\nstate = \"down\"\n",
+            &["names the switch `spine9`", "t.toml:19:10", "did you mean `spine"],
+        ),
+        (
+            "[[exceptions]]\nswitch = \"spine0\"\nuplink = 0\nstate = \"down\"\n",
+            &["an uplink of `spine0` that it does not have: there are 0", "t.toml:20:10"],
         ),
         (
             "[[fabric.switches]]\nname = \"a\"\nswitches = [\"b\", \"c\"]\n",

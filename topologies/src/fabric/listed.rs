@@ -48,7 +48,14 @@ impl FabricSpec {
         let mut below: Vec<Vec<Cable>> = vec![Vec::new(); tree.switches.len()];
         let mut levels = vec![0; tree.switches.len()];
         let mut absent = 0;
-        for index in Tree::upwards(&parents) {
+        let upwards = Tree::upwards(&parents);
+        // A switch that is down takes all below it along.
+        let mut down = vec![None; tree.switches.len()];
+        for &index in upwards.iter().rev() {
+            let above = parents[index].and_then(|parent| down[parent]);
+            down[index] = odd.down(&tree.switches[index].name, above);
+        }
+        for index in upwards {
             let switch = &tree.switches[index];
             let mut cables = std::mem::take(&mut below[index]);
             for (ports, name) in switch.ports.iter().flat_map(|ports| ports.hosts.iter().map(move |name| (ports, name)))
@@ -65,6 +72,9 @@ impl FabricSpec {
                         let what = format!("has NIC {place} of `{}`, which is in another switch too", quote(name));
                         let hint = "a port has one cable; `nics` says which NICs plug in where";
                         return Err(tree.wrong(file, index, &what, hint));
+                    }
+                    if !odd.plug(name, down[index]) {
+                        continue;
                     }
                     let rate = switch.rate.map_or(nic.rate, |rate| rate.min(nic.rate));
                     cables.push(Cable { from: *vertex, kind: nic.kind, rate, count: 1, fastest: nic.rate });
@@ -90,7 +100,7 @@ impl FabricSpec {
                 if count > MAX_SWITCHES {
                     return Err(self.too_many(count));
                 }
-                if let Some((all, up)) = odd.bundle(&switch.name, rate, count) {
+                if let Some((all, up)) = odd.bundle(&switch.name, None, rate, count) {
                     below[parent].push(Cable { from: vertex, kind, rate: all, count: up, fastest: rate });
                 }
             }
