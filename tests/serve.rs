@@ -410,12 +410,18 @@ fn workers_that_fit_into_a_host_are_not_laid_over_two() {
     assert_eq!(hand_off(["1x1", "1x16:pp2"], "dgx-h100").1, "rdma");
 }
 
-/// Goal: a load of hardly any request has the rate that was offered, not that of the moment that it took.
+/// Goal: goodput has the rate that was offered: not that of the moment that hardly any request took, nor less for the end of
+/// the last ones.
 #[test]
 fn goodput_is_over_the_time_of_arrivals() {
     let load = Load::Poisson { rate: 0.002, seconds: 600.0, input: 2048, output: 256, prefixes: None, seed: 1 };
     let ran = run(Fleet::Aggregated(Group::new(1, 8)), load).summary;
     assert!(ran.seconds >= 600.0 && ran.goodput <= ran.requests as f64 / 600.0, "{ran:?}");
+    let short = run(Fleet::Aggregated(EIGHT), at(4.0, 10.0)).summary;
+    assert!(
+        short.seconds > 11.0 && (short.goodput * 10.0 - short.met * short.requests as f64).abs() < 1e-6,
+        "{short:?}"
+    );
 }
 
 /// Goal: each scenario runs by its name, and names what it is of; the break-even of a model with published times draws them.

@@ -86,7 +86,7 @@ pub struct Summary {
     pub met: f64,
     /// Part that met its time to the first token, and part that met its time between tokens.
     pub met_each: [f64; 2],
-    /// Requests a second that did.
+    /// Requests a second that did: over the time in which they were to arrive, or all `seconds` where no such time was asked for.
     pub goodput: f64,
 }
 
@@ -139,6 +139,6 @@ pub fn summarise(requests: &[Request], outcome: &Outcome, objective: Objective, 
         tokens_per_s: requests.iter().map(|request| request.output as f64).sum::<f64>() / lasted,
         met: good / count,
         met_each: each.map(|met| met / count),
-        goodput: good / lasted,
+        goodput: good / if window > 0.0 { window } else { lasted },
     }
 }
