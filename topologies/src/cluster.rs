@@ -14,10 +14,8 @@ use crate::error::{Diagnostic, Source, TopologiesError};
 use crate::exception::{Deviation, Exception, Owner};
 use crate::fabric::{FabricKind, FabricSpec, Joined, MAX_LINKS, Met, Routing, Uplinks};
 use crate::host::HostSpec;
+pub use crate::hostlist::MAX_GPUS;
 use crate::hostlist::compress;
-
-/// Most GPUs of a cluster: twice the largest that are built, and a bound on memory.
-pub const MAX_GPUS: usize = 200_000;
 
 /// Hosts that are alike.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,6 +1,7 @@
 //! Slurm host lists: `gpu[001-064]`, `a[1-3,7],b[01-02]-ib`.
 
-use crate::cluster::MAX_GPUS;
+/// Most GPUs of a cluster: twice the largest that are built, and a bound on memory.
+pub const MAX_GPUS: usize = 200_000;
 
 /// Why a host list cannot be read.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
