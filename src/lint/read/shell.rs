@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use collcast_topologies::input;
+
 use super::environ::{self, unquoted};
-use crate::lint::Input;
 use crate::lint::launch::{Word, look};
 use crate::lint::setting::{Scope, Setting, is_name, is_of_interest, is_of_processes};
 
@@ -380,12 +381,12 @@ impl Reader {
         let Some(folder) = &self.folder else { return };
         let paths = [PathBuf::from(&file.text), folder.join(&file.text)];
         let Some(path) = paths.into_iter().find(|path| path.is_file()) else { return };
-        let Ok(input) = Input::read(&path) else { return };
+        let Ok(bytes) = input::read(&path) else { return };
         if !self.sourced.insert(path) {
             return;
         }
         let firm = std::mem::take(&mut self.firm);
-        let mut commands = commands(&input.text, 1);
+        let mut commands = commands(&input::lossy(&bytes), 1);
         commands.iter_mut().flatten().for_each(|word| word.line = file.line);
         commands.iter().for_each(|command| self.command(command, depth + 1));
         self.firm = firm;
