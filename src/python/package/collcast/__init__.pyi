@@ -371,6 +371,8 @@ def validate(
     placement: _Values | None = None,
     profile: _Pairs | None = None,
     compute: _Values | None = None,
+    nccl: _Values | None = None,
+    env: _Pairs | None = None,
     launch: _Values | None = None,
     max_error: _Values | None = None,
     fail_below: _Values | None = None,
