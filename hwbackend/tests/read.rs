@@ -19,15 +19,15 @@ fn read(path: PathBuf) -> Result<ReadReport, ReadError> {
 
 /// Writes the files and reads the first of them by name.
 fn read_texts(files: &[(&str, &str)]) -> Result<ReadReport, ReadError> {
-    read_texts_with(files, ReadOptions::default())
+    read_texts_with(files, &ReadOptions::default())
 }
 
-fn read_texts_with(files: &[(&str, &str)], options: ReadOptions) -> Result<ReadReport, ReadError> {
+fn read_texts_with(files: &[(&str, &str)], options: &ReadOptions) -> Result<ReadReport, ReadError> {
     let folder = TempDir::new().expect("a temporary folder");
     for (name, text) in files {
         fs::write(folder.path().join(name), text).expect("a file in it");
     }
-    read_paths(&[folder.path().join(files[0].0)], &options)
+    read_paths(&[folder.path().join(files[0].0)], options)
 }
 
 /// Goal: header, settings, both halves and the footer of a whole log, value by value.
@@ -559,7 +559,7 @@ fn predictions_are_refused_unless_allowed() {
         let error = read_texts(&[(name, text)]).unwrap_err();
         assert!(matches!(error, ReadError::Predicted { .. }), "{name}: {error}");
         let options = ReadOptions { allow_predicted: true, ..ReadOptions::default() };
-        let report = read_texts_with(&[(name, text)], options).unwrap();
+        let report = read_texts_with(&[(name, text)], &options).unwrap();
         assert_eq!(report.measurements[0].time, SimDuration::from_us(5.0), "{name}");
     }
     let bench = json.replace("sweep", "bench");
@@ -763,7 +763,7 @@ fn the_collective_is_found_wherever_it_is_said() {
     let asked = |name: &str, before: &str, collective| {
         let options = ReadOptions { collective, ..ReadOptions::default() };
         let text = format!("{before}\n{}", table(PROCESSES, 1.75, 2));
-        read_texts_with(&[(name, &text)], options).map(|read| read.measurements[0].collective)
+        read_texts_with(&[(name, &text)], &options).map(|read| read.measurements[0].collective)
     };
     for command in [
         "+ ./build/all_reduce_perf -b 8 -e 256M -f 2 -g 1",
@@ -780,7 +780,7 @@ fn the_collective_is_found_wherever_it_is_said() {
     for name in ["all_reduce.log", "allreduce-8.txt", "AllReduce_h100.log", "n1-all-reduce.log", "ncclAllReduce2.log"] {
         assert_eq!(asked(name, "", None), Ok(Collective::AllReduce), "{name}");
         let options = ReadOptions { collective: Some(Collective::Reduce), ..ReadOptions::default() };
-        let read = read_texts_with(&[(name, &table(PROCESSES, 1.0, 2))], options).unwrap();
+        let read = read_texts_with(&[(name, &table(PROCESSES, 1.0, 2))], &options).unwrap();
         assert_eq!(read.measurements[0].collective, Collective::Reduce, "{name}");
     }
     let by_name = read_texts(&[("all_reduce.log", &table(PROCESSES, 1.75, 2))]).unwrap();
