@@ -462,8 +462,13 @@ mod tests {
     /// Goal: what no file could say is refused, and no panic.
     #[test]
     fn suites_that_make_no_sense_are_refused() {
-        let read = ReadOptions::default();
-        let measured = |machine, files| MeasuredSpec { name: "m".to_owned(), machine, files, read, max_error: None };
+        let measured = |machine, files| MeasuredSpec {
+            name: "m".to_owned(),
+            machine,
+            files,
+            read: ReadOptions::default(),
+            max_error: None,
+        };
         let mut twice = suite("one");
         twice.machines.extend(suite("one").machines);
         let elsewhere = Suite { measured: vec![measured(1, vec!["x.log".into()])], ..suite("one") };
