@@ -62,7 +62,7 @@ fn legend(picture: &str) -> Vec<(&str, &str)> {
 /// Goal: a line has the rows of one request and a name of its own, and none looks like another.
 #[test]
 fn each_line_is_one_request() {
-    let bench = "bench --ranks 2 -s 1K,8K --batches 3 --iterations 2 --warmup 0";
+    let bench = "bench --ranks 2 -s 1K,8K --batches 3";
     let names = |args: &str, expected: &[&str]| {
         let legend = legend(pictures(page(args))[0]);
         let looks: BTreeSet<&str> = legend.iter().map(|key| key.1).collect();
@@ -95,7 +95,7 @@ fn each_line_is_one_request() {
 fn what_was_interrupted_keeps_its_lines() {
     let (_folder, at) = folder();
     let [json, html] = ["bench.json", "bench.html"].map(&at);
-    let args = "bench --ranks 2 -s 1K,8K,64K --protocol ll,simple --batches 3 --iterations 2 --warmup 0 --format json";
+    let args = "bench --ranks 2 -s 1K,8K,64K --protocol ll,simple --batches 3 --format json";
     let (code, out, err) = collcast(&args.split(' ').collect::<Vec<_>>());
     assert_eq!(code, 0, "{err}");
     let mut result: serde_json::Value = serde_json::from_str(&out).unwrap();

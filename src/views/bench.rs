@@ -104,9 +104,10 @@ pub(super) fn rows_table(run: &str, rows: &[MeasuredCall]) -> Table {
         Column::number("checked", "checked"),
         Column::number("nccl_model_us", "NCCL says us"),
         Column::text("schedule_hash", "schedule hash"),
-        Column::text("asked", "asked for"),
     ];
     let columns = columns.into_iter().chain(over_sets.then(|| Column::text("gpus", "GPUs")));
+    // Words with commas come last.
+    let columns = columns.chain([Column::text("asked", "asked for")]);
     let mut table = Table::new("rows", "", columns);
     for row in rows {
         let cells = [
@@ -129,9 +130,9 @@ pub(super) fn rows_table(run: &str, rows: &[MeasuredCall]) -> Table {
             row.checked.into(),
             row.nccl_model_us.map_or(Cell::Missing, |us| Cell::float(us, 2)),
             row.schedule_hash.as_deref().into(),
-            row.asked.as_str().into(),
         ];
-        table.push(cells.into_iter().chain(over_sets.then(|| row.gpus.join(" ").into())));
+        let cells = cells.into_iter().chain(over_sets.then(|| row.gpus.join(" ").into()));
+        table.push(cells.chain([row.asked.as_str().into()]));
     }
     table
 }

@@ -134,10 +134,11 @@ fn rows(rows: &[Row]) -> Table {
         Column::text("folded", "folded"),
         Column::text("chosen_by", "chosen by"),
         Column::number("channels_asked", "channels asked"),
-        Column::text("asked", "asked for"),
         Column::text("instead_of", "instead of"),
     ];
-    let mut table = Table::new("rows", "", columns.into_iter().chain(asked_columns()));
+    // Words with commas come last.
+    let columns = columns.into_iter().chain(asked_columns()).chain([Column::text("asked", "asked for")]);
+    let mut table = Table::new("rows", "", columns);
     for row in rows {
         let p = &row.prediction;
         let cells = [
@@ -158,10 +159,10 @@ fn rows(rows: &[Row]) -> Table {
             format!("{} -> {}", p.folded.0, p.folded.1).into(),
             row.chosen_by.clone().into(),
             row.query.channels.into(),
-            asked(row.query.algorithm, row.query.protocol, row.query.channels).into(),
             row.instead_of.map(|(a, p)| format!("{a}/{p}, not modelled")).into(),
         ];
-        table.push(cells.into_iter().chain(asked_cells(&row.asked)));
+        let asked = asked(row.query.algorithm, row.query.protocol, row.query.channels);
+        table.push(cells.into_iter().chain(asked_cells(&row.asked)).chain([asked.into()]));
     }
     table
 }
