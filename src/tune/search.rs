@@ -484,16 +484,17 @@ mod tests {
 
     /// Goal: what a choice may gain over the best known is as unsure as those two are apart, not as it and NCCL's choice are.
     #[test]
-    fn a_choice_is_held_against_the_best_known() {
-        let site = Site::load("h200x4").unwrap();
+    fn a_choice_is_held_against_the_best_known() -> Result<(), crate::Error> {
+        let lacks = || crate::Error::Internal("the candidates lack one".to_owned());
+        let site = Site::load("h200x4")?;
         let channels = vec![None, Some(16)];
         let request = Request { sizes: Some(vec![1 << 22]), channels, ..Request::default() };
-        let mut calls = tune(&site, &request).unwrap().calls;
+        let mut calls = tune(&site, &request)?.calls;
         let pair = (Algorithm::Ring, Protocol::Simple);
-        let index = calls.iter().position(|call| !call.beyond).unwrap();
+        let index = calls.iter().position(|call| !call.beyond).ok_or_else(lacks)?;
         let call = &mut calls[index];
-        let place = |of| call.candidates.iter().position(|c| (c.pair, c.channels) == (pair, of)).unwrap();
-        let (best, other) = (place(None), place(Some(16)));
+        let place = |of| call.candidates.iter().position(|c| (c.pair, c.channels) == (pair, of)).ok_or_else(lacks);
+        let (best, other) = (place(None)?, place(Some(16))?);
         assert_ne!(call.default, best);
         let time_us = 0.9 * call.default_candidate().predicted_us;
         call.candidates[best].measured = Some(Times { time_us, runs: 5, deviation: 0.01 });
@@ -507,6 +508,7 @@ mod tests {
         let worth = expected(ahead.saved - behind.saved, doubt);
         assert_eq!(search.worth(index, (pair, Some(16))), Some(worth).filter(|worth| *worth > WORTH));
         assert!(worth > WORTH, "{worth}");
+        Ok(())
     }
 
     /// Goal: expected gains by hand: half of the mean absolute deviation where nothing is ahead, the lead itself where it is

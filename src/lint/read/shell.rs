@@ -597,7 +597,11 @@ mod tests {
     use super::*;
 
     fn settings(text: &str) -> Vec<String> {
-        script(Path::new(""), text).settings.iter().map(|s| format!("{}:{}", s.line.unwrap(), s.text())).collect()
+        script(Path::new(""), text)
+            .settings
+            .iter()
+            .map(|s| format!("{}:{}", s.line.unwrap_or_default(), s.text()))
+            .collect()
     }
 
     /// Goal: every way of setting a variable for a program is seen, with its line; data and comments are not.
