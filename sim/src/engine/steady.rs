@@ -136,7 +136,8 @@ impl Track {
 
     /// Compares longer windows next, where the rounds that are `left` have room for them.
     pub(super) fn widen(&mut self, left: i64) {
-        let next = 2 * self.window;
+        // Patterns of three rounds are as common as those of two.
+        let next = if self.window == WINDOWS[Level::Inside as usize] { 3 * self.window / 2 } else { 2 * self.window };
         self.window = if (self.window + 1..next).contains(&self.turn) { self.turn } else { next };
         self.asks = None;
         if left < self.needed() as i64 / 2 {
