@@ -130,6 +130,7 @@ fn protocols_cross_where_they_do_on_the_hardware() {
             .map(|f| (f[10].parse().unwrap(), f[11].parse().unwrap()))
             .collect()
     };
+    let mut crossed = 0;
     for algorithm in ["Ring", "Tree"] {
         for (small, large) in [("LL", "LL128"), ("LL", "Simple"), ("LL128", "Simple")] {
             let real = crossover(
@@ -143,6 +144,7 @@ fn protocols_cross_where_they_do_on_the_hardware() {
             // A pair that does not cross inside the measured range says nothing.
             let Some(real) = real else { continue };
             let ours = ours.expect("a crossover");
+            crossed += 1;
             println!("{algorithm} {small} -> {large}: measured {real:.0}, predicted {ours:.0}");
             let factor = (ours / real).max(real / ours);
             // From 8 to 32 MiB ring/LL128 and ring/Simple are within 10% of each other.
@@ -150,6 +152,7 @@ fn protocols_cross_where_they_do_on_the_hardware() {
             assert!(factor <= most, "{algorithm} {small} -> {large}: measured {real:.0}, predicted {ours:.0}");
         }
     }
+    assert!(crossed >= 4, "{crossed} cross");
 }
 
 /// Goal: `--plots` writes pictures that hold every curve.
@@ -721,4 +724,23 @@ fn unsteady_repeats_are_not_below_a_limit() {
         let verdict = said.lines().last().unwrap_or_default();
         assert!(exit == code && verdict.contains(says) && !verdict.contains(never), "{times} {more:?}: {exit} {said}");
     }
+}
+
+/// Goal: a pass beside a forecast says what it leaves open, from the numbers of its own band: the fastest healthy machine reaches as
+/// much above the forecast as the slowest below it.
+#[test]
+fn a_pass_says_what_it_leaves_open() {
+    let file = "tests/data/published/azure_nd_h100_v5_1n_allreduce.csv";
+    let (code, out, err) = collcast(&["validate", file, "--no-doctor", "--format", "json"]);
+    assert_eq!(code, 0, "{err}");
+    let result: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let bands = result["bands"][0]["bands"].as_array().unwrap();
+    let band = bands.iter().find(|band| band["part"] == "large").unwrap();
+    let of = |key: &str| band[key].as_f64().unwrap();
+    let open = (1.0 - of("share") * of("low")) * 100.0;
+    let says = result["verdict"]["sentence"].as_str().unwrap();
+    assert!(
+        open > 0.0 && says.contains(&format!("(a loss of up to {open:.0}% would look the same)")),
+        "{open}: {says}"
+    );
 }

@@ -203,7 +203,8 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
         }
         State::Pass => {
             let word = if is_between(band) { "passes" } else { "healthy" };
-            format!("{word}{more}: {told}{}{}{}", below(run), lacking(run, against), places(health))
+            let (hidden, below, lacking) = (hidden(run, band), below(run), lacking(run, against));
+            format!("{word}{more}: {told}{hidden}{below}{lacking}{}", places(health))
         }
         State::Unsure if band.state == State::Slow => {
             format!(
@@ -215,6 +216,17 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
             format!("cannot tell{more}: {told}{}{}{}{cut}", below(run), lacking(run, against), places(health))
         }
         State::Unsure => format!("cannot tell{more}: {told}{}{cut}", places(health)),
+    }
+}
+
+/// What a pass leaves open: a machine may lack as much as the fastest healthy one has beyond it. Beside a forecast alone, since good
+/// runs are of like machines.
+fn hidden(run: &Judged, band: &Band) -> String {
+    let lost = 1.0 - band.share * band.low;
+    match () {
+        () if run.kind.is_none() || is_between(band) => String::new(),
+        () if lost < 0.0 => ", and none that much more: the forecast is too slow for this machine".to_owned(),
+        () => format!(" (a loss of up to {:.0}% would look the same)", lost * 100.0),
     }
 }
 
