@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use collcast::health::suspects::{Belief, Member, Pace, Plan, Trial, Used, infer, next_round};
 
+use crate::common::all;
 use crate::random::Random;
 use rayon::prelude::*;
 
@@ -76,6 +77,8 @@ impl Fleet {
 }
 
 struct Search {
+    /// Whether nothing was left to run.
+    ended: bool,
     named: BTreeSet<String>,
     rounds: usize,
     runs: usize,
@@ -111,7 +114,10 @@ fn search(fleet: &mut Fleet, pace: Pace, most: usize) -> Search {
                 trials.extend(round.sets.iter().map(|set| fleet.run(set)));
                 sizes.extend(round.sets.iter().map(Vec::len));
             }
-            _ => return Search { named: named(&belief), rounds, runs: trials.len() },
+            plan => {
+                let ended = !matches!(plan, Plan::Run(_));
+                return Search { ended, named: named(&belief), rounds, runs: trials.len() };
+            }
         }
     }
 }
@@ -132,7 +138,7 @@ fn sick_hosts_of_a_fleet_are_found() {
         ("one by 50%", &[1.5]),
         ("two by 20% and 50%", &[1.2, 1.5]),
     ];
-    let draws = DRAWS;
+    let draws = if all("sick_hosts_of_a_fleet_are_found", "half of the fleets") { DRAWS } else { DRAWS / 2 };
     println!("64 hosts, {draws} fleets each: named right; rounds in the median and at most; runs alike");
     for (pace, most) in [(Pace::Together, 10), (Pace::OneByOne, 40)] {
         for (case, sick) in cases {
@@ -141,7 +147,7 @@ fn sick_hosts_of_a_fleet_are_found() {
             let searches = (1..=draws).into_par_iter().map(|seed| {
                 let (mut fleet, truth) = Fleet::new(64, sick, seed);
                 let found = search(&mut fleet, pace, most);
-                (u64::from(found.named == truth), (found.rounds, found.runs))
+                (u64::from(found.named == truth && found.ended), (found.rounds, found.runs))
             });
             let (right, (mut rounds, mut runs)): (Vec<u64>, (Vec<_>, Vec<_>)) = searches.unzip();
             let right: u64 = right.iter().sum();
@@ -151,7 +157,6 @@ fn sick_hosts_of_a_fleet_are_found() {
             println!("{pace:?} {case}: {right} of {draws}; {rounds:?} rounds, {runs:?} runs");
             let share = if pace == Pace::Together { 0.95 } else { 0.85 };
             assert!(right as f64 >= share * draws as f64, "{pace:?} {case}: {right} of {draws}");
-            assert!(rounds.1 <= 10 || pace == Pace::OneByOne, "{pace:?} {case}: {rounds:?} rounds");
         }
     }
 }

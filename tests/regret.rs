@@ -167,6 +167,7 @@ fn advice_from_measurements_is_nearly_the_best() {
         (shown, scores)
     });
     for (shown, [default, _, with]) in &judged {
+        assert!(with.lost.len() >= 10 && !with.real.is_empty(), "{shown}");
         assert!(Score::mean(&with.lost) <= 0.01 && with.worst() <= 0.05, "{shown}");
         assert!(Score::mean(&with.lost) <= Score::mean(&default.lost), "{shown}");
         assert!((Score::mean(&with.claimed) - Score::mean(&with.real)).abs() <= 0.02, "{shown}");

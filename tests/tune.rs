@@ -275,7 +275,7 @@ fn a_search_measures_and_its_times_are_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().join("tuned").display().to_string();
     let ask = ["tune", "h200x4", "--ranks", "2", "-s", "1K,64K", "--launch", "threads"];
-    let search = ["--measure", "--backend", "host", "--budget", "5s", "--force", "-o", &at];
+    let search = ["--measure", "--backend", "host", "--budget", "1s", "--force", "-o", &at];
     let (code, _, err) = collcast(&[&ask[..], &search].concat());
     assert_eq!(code, 0, "{err}");
     let csv = std::fs::read_to_string(format!("{at}/measured.csv")).unwrap();
@@ -300,7 +300,7 @@ fn communicators_are_measured() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().join("tuned").display().to_string();
     let ask = ["tune", "dgx-h100", "--communicators", "tp=2,dp=4", "-s", "1K,64K", "--launch", "threads"];
-    let search = ["--measure", "--backend", "host", "--budget", "6s", "--force", "-o", &at];
+    let search = ["--measure", "--backend", "host", "--budget", "2s", "--force", "-o", &at];
     let (code, _, err) = collcast(&[&ask[..], &search].concat());
     assert_eq!(code, 0, "{err}");
     let csv = std::fs::read_to_string(format!("{at}/measured.csv")).unwrap();

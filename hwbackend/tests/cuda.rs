@@ -1,14 +1,11 @@
 //! Goal: the CUDA executor runs any verified schedule exactly, and ends a broken one in an
 //! error that names who waited for whom. Without a device: `skipped`.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::common::{Dice, random_all_reduce};
 use collcast_hwbackend::cuda::{Cuda, gpus};
 use collcast_hwbackend::exec::{CallToRun, Effort, ExecError, Executor};
 use collcast_hwbackend::host::Host;
@@ -19,7 +16,6 @@ use collcast_sim::schedule::msccl::{Imported, export, one_loop};
 use collcast_sim::schedule::verify::verify;
 use collcast_sim::schedule::{Call, Order, Schedule, valid_algorithms, valid_protocols};
 use collcast_sim::units::Bytes;
-use common::{Dice, random_all_reduce};
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Ll, Protocol::Ll128, Protocol::Simple];
 

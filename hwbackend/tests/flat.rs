@@ -2,12 +2,9 @@
 //! algorithm.
 //! Method: a reference interpreter of the records on the CPU, with bounded FIFOs and bytes.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::collections::VecDeque;
 
+use crate::common::{Dice, random_all_reduce};
 use collcast_hwbackend::check::{expected, parts, range, value};
 use collcast_hwbackend::exec::ExecError;
 use collcast_hwbackend::flat::{
@@ -22,7 +19,6 @@ use collcast_sim::schedule::program::{Buffer, Code, Op, Ref, Template, Wait, c};
 use collcast_sim::schedule::verify::verify;
 use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, valid_algorithms, valid_protocols};
 use collcast_sim::units::Bytes;
-use common::{Dice, random_all_reduce};
 use proptest::prelude::*;
 use smallvec::smallvec;
 

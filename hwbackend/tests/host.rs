@@ -1,8 +1,6 @@
 //! Goal: the host executor runs the very schedules that are simulated, with exact results.
 //! Method: values whose sums are exact; every element of every rank is compared.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use std::time::Duration;
 
 use collcast_hwbackend::host::{HostError, run};

@@ -1,8 +1,6 @@
 //! Goal: real processes find each other by a launcher's environment and exchange messages.
 //! Method: this test starts itself again, once per rank.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};

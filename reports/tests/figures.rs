@@ -1,16 +1,12 @@
 //! Goal: a page with a picture of each kind is as a person has reviewed it.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod golden;
-
+use crate::golden::check_golden;
 use collcast_reports::figure::{
     Axis, Bar, Bars, Drawing, Figure, Map, MapRow, Message, Plane, Point, Range, Series, Span, Steps, Stroke, Timeline,
 };
 use collcast_reports::html;
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
 use collcast_reports::palette::{BAD, GREY, Hue, algorithm};
-use golden::check_golden;
 
 fn plane() -> Figure {
     let sizes = [1024.0, 32_768.0, 1_048_576.0];

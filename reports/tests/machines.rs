@@ -1,12 +1,10 @@
 //! Pictures and descriptions of machines, against golden files.
 
-mod golden;
-
+use crate::golden::check_golden;
 use collcast_reports::{describe, draw, json, terminal};
 use collcast_sim::ids::{HostId, VertexId};
 use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::Bandwidth;
-use golden::check_golden;
 
 fn link(kind: LinkKind, width: u32, gb_per_s: f64) -> Link {
     Link { kind, rate: Bandwidth::from_gb_per_s(gb_per_s), width }

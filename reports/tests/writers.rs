@@ -1,7 +1,6 @@
 //! Every writer of one report, against golden files.
 
-mod golden;
-
+use crate::golden::check_golden;
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_reports::perfetto::{Arrow, Counter, FlowEnd, TraceEvent, TraceWriter};
 use collcast_reports::{
@@ -10,7 +9,6 @@ use collcast_reports::{
 };
 use collcast_sim::collective::{Collective, DataType, ReduceOp};
 use collcast_sim::units::{SimDuration, SimTime};
-use golden::check_golden;
 use serde_json::{Value, json};
 
 /// A forecast, with a missing value and names that need escapes.

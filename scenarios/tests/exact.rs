@@ -1,13 +1,9 @@
 //! Goal: strategies take what they take by hand, to the picosecond, where nothing disturbs them.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
+use crate::common::{Machine, builtin, read};
 use collcast_scenarios::study;
 use collcast_sim::units::SimDuration;
 use collcast_sim::workload::{Jitter, Level, Mechanisms, OpGraph, Step};
-use common::{Machine, builtin, read};
 
 const CALM: Mechanisms = Mechanisms { interference: false, launch: false, framework: false, communication: true };
 const SILENT: Mechanisms = Mechanisms { communication: false, ..CALM };

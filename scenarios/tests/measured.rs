@@ -1,12 +1,9 @@
 //! Goal: steps that were measured on 4 H200 (tests/data/h200x4), forecast from compute times, the
 //! collective model and the profile. What each row errs by is printed; bounds are on the groups.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::path::Path;
 
+use crate::common::{Machine, builtin};
 use collcast_sim::collective::{Collective, DataType};
 use collcast_sim::ids::Rank;
 use collcast_sim::predict::Choice;
@@ -14,7 +11,6 @@ use collcast_sim::units::{Bytes, SimDuration};
 use collcast_sim::workload::{
     Communicate, Compute, Level, Mechanisms, Op, OpGraph, Program, RankSpec, Simulator, Step, StreamKind, What,
 };
-use common::{Machine, builtin};
 use serde_json::Value;
 
 fn data(name: &str) -> String {

@@ -1,8 +1,6 @@
 //! Goal: steps of serving that were measured on one H200 (tests/data/compute/serving_h200.csv): all layers of a model, without
 //! exchanges. Nothing was fitted to them.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use std::cell::RefCell;
 use std::path::Path;
 

@@ -1,7 +1,5 @@
 //! Goal: what a model's shape makes of its files, of a GPU's memory and of the kernels that run.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use collcast_scenarios::memory::{Framework, plan};
 use collcast_scenarios::parallel::Parallel;
 use collcast_scenarios::transformer::hugging_face;

@@ -4,15 +4,13 @@
 //! Method: valid files, ours and a stranger's, with numbers, attributes and lines changed, left out and doubled, or with
 //! more of something than any file has; variables with numbers at the limits of what they count.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
 #[path = "common/fuzzing.rs"]
 mod fuzzing;
 
 use std::sync::LazyLock;
 use std::time::Instant;
 
+use crate::common::{nvswitch_box, prior};
 use collcast_sim::collective::{Algorithm, Buffers, Collective, DataType, Protocol};
 use collcast_sim::engine::{Unobserved, run, run_steady};
 use collcast_sim::nccl::{Environment, Version};
@@ -23,7 +21,6 @@ use collcast_sim::schedule::Call;
 use collcast_sim::schedule::msccl::{Imported, export, one_loop};
 use collcast_sim::schedule::verify::verify;
 use collcast_sim::units::Bytes;
-use common::{nvswitch_box, prior};
 use fuzzing::fuzz;
 use proptest::prelude::*;
 use proptest::sample::select;

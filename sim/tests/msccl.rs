@@ -1,12 +1,9 @@
 //! Goal: algorithms in MSCCL XML are read, refused, proved and timed like our own, and ours are
 //! written so that reading them gives the same steps.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{cluster, naive, nvswitch_box, prior};
 use collcast_sim::collective::{Algorithm, Buffers, Collective, DataType, Protocol};
 use collcast_sim::engine::{Unobserved, fold, run, run_steady};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
@@ -19,7 +16,6 @@ use collcast_sim::schedule::verify::{VerifyError, verify};
 use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, valid_algorithms};
 use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
-use common::{cluster, naive, nvswitch_box, prior};
 
 const PAIRS: &str = include_str!("data/pairs2.xml");
 

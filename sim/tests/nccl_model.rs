@@ -1,7 +1,5 @@
 //! Goal: the restated cost model and choice of NCCL give NCCL's own numbers.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use std::sync::Arc;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};

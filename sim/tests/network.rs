@@ -1,9 +1,6 @@
 //! Holds the ways that data takes, and what they cost, against computations by hand.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
+use crate::common::{at_percent, cluster, nvswitch_box, pcie_box, prior, with_links};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::engine::flows::WEIGHT_ONE;
 use collcast_sim::ids::{ChannelId, Rank};
@@ -17,7 +14,6 @@ use collcast_sim::profile::{Constant, Layer, Reach};
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::{Bandwidth, Bytes};
-use common::{at_percent, cluster, nvswitch_box, pcie_box, prior, with_links};
 
 fn link(kind: LinkKind, gb_per_s: f64) -> Link {
     Link { kind, rate: Bandwidth::from_gb_per_s(gb_per_s), width: 1 }

@@ -1,10 +1,7 @@
 //! Goal: algorithms are written as execution plans of MSCCL++ that compute what they should, and a plan that does not is
 //! found out. Method: plans are run with symbols; changed ones too.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
+use crate::common::nvswitch_box;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::nccl::{Limits, Plan as Cut};
 use collcast_sim::network::order;
@@ -13,7 +10,6 @@ use collcast_sim::schedule::msccl::plan::{MAX_OPERATIONS, Name, Plan, PlanError}
 use collcast_sim::schedule::msccl::{Imported, export, one_loop};
 use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
-use common::nvswitch_box;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 

@@ -5,8 +5,6 @@
 //! hosts of 1..8; about 580,000 schedules), `COLLCAST_EXHAUSTIVE=3/16` the third part of 16.
 //! Without `COLLCAST_ALL_TESTS=1` the sample is a quarter of itself.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use std::io::Write as _;
 use std::sync::Arc;
 

@@ -1,7 +1,5 @@
 //! Holds the code to rules that no compiler knows.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,6 @@
 //! Goal: graphs of operations run as a GPU and its host would, on ideal links by hand calculation.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod common;
-
+use crate::common::{nvswitch_box, prior};
 use collcast_sim::collective::{Collective, DataType};
 use collcast_sim::engine::flows::WEIGHT_ONE;
 use collcast_sim::engine::{Gate, Instance, Outcome, TaskSpec, Unobserved, run};
@@ -13,7 +10,6 @@ use collcast_sim::units::{Bandwidth, Bytes, SimDuration, SimTime};
 use collcast_sim::workload::{
     Communicate, Compute, Device, Level, Mechanisms, Mover, Op, OpGraph, Program, RankSpec, Simulator, StreamKind, What,
 };
-use common::{nvswitch_box, prior};
 use proptest::prelude::*;
 
 fn outcome(resources: &[u64], tasks: Vec<TaskSpec>) -> Outcome {

@@ -1,7 +1,5 @@
 //! Fabrics, faults and mixed hosts from files to the ways that data takes.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Rank};
 use collcast_sim::nccl::Version;

@@ -1,8 +1,6 @@
 //! Files that list hosts, switches or devices without GPUs: what each becomes with a machine, what is refused, and that
 //! no bytes break a reader.
 
-#![allow(clippy::unwrap_used)]
-
 use collcast_sim::nccl::nvlink::{self, Nvlinks};
 use collcast_sim::topology::{LinkKind, Topology, VertexKind};
 use collcast_topologies::catalogue::{PRODUCTS, nvlink_rate};

@@ -1,7 +1,5 @@
 //! What people who run clusters know, as it must come out of the mechanisms.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
 use collcast_sim::bounds::bandwidth;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::measurement::PeerAccess;

@@ -1,7 +1,5 @@
 //! Every reader against real files: what class they are, and what is concluded from them.
 
-#![allow(clippy::unwrap_used)]
-
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::{LinkKind, Nic, Topology};
 use collcast_sim::units::SimDuration;

@@ -1,7 +1,5 @@
 //! Bad input: each mistake is refused with what, where, and the way out; nothing panics.
 
-#![allow(clippy::unwrap_used)]
-
 use collcast_topologies::error::{Source, TopologiesError};
 use collcast_topologies::import::import_text;
 use collcast_topologies::{builtin, file, smi, xml};

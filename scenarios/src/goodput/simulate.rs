@@ -12,7 +12,7 @@ use super::error::{GoodputError, at_least, positive};
 use super::formulas::Job;
 
 /// Most events of all samples: some 5 s of a core.
-const MAX_EVENTS: u64 = 400_000_000;
+const MAX_EVENTS: u64 = if cfg!(test) { 20_000_000 } else { 400_000_000 };
 const TOO_LONG: GoodputError = GoodputError::TooLong {
     limit: MAX_EVENTS,
     hint: "give a longer interval, or fewer failures and stragglers: the job may hardly proceed",

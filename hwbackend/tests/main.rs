@@ -1,0 +1,12 @@
+//! Tests of the package, one file a subject. One crate, as each would be built and linked by itself.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+mod cuda;
+mod fifo;
+mod flat;
+mod fuzz;
+mod host;
+mod read;
+mod rendezvous;

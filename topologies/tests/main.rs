@@ -1,0 +1,10 @@
+//! Tests of the package, one file a subject. One crate, as each would be built and linked by itself.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod fabrics;
+mod listed;
+mod physics;
+mod readers;
+mod refused;
+mod search;
