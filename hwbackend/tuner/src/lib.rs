@@ -11,7 +11,7 @@
 //!
 //! | variable | what it names |
 //! |---|---|
-//! | `COLLCAST_TUNER_TABLE` | the table; several are separated by `:`, and of two lines for a call the first holds |
+//! | `COLLCAST_TUNER_TABLE` | the table; several are separated by `:`, and of two lines for a call the first holds, also where it leaves it to NCCL |
 //! | `COLLCAST_TUNER_STRICT` | `1`: no communicator is made where a table cannot be used |
 //! | `COLLCAST_TUNER_NEXT` | the library of another tuner |
 //! | `COLLCAST_TUNER_RECORD` | a file that gets a line for each call: what was asked and chosen |

@@ -4,7 +4,7 @@
 //! NCCL says what they are from 2.28 on.
 //!
 //! Lines below a comment `# kept:`, up to one of `# changes:`, repeat NCCL's own choice for that example: here they
-//! are left to NCCL.
+//! leave it to NCCL, whatever later lines say.
 //!
 //! A line is `collective,min_bytes,max_bytes,algorithm,protocol,channels,nodes,ranks[,pipe ops[,registered]]`, as NVIDIA's
 //! example plugin takes it. A comment `# for: nccl=2.28.9 gpu=H200 form=other` says what the table was made for, and
@@ -55,6 +55,8 @@ pub struct Entry {
     pub pipe_ops: Option<u32>,
     /// Whether buffers can be registered; any where there is none.
     pub registered: Option<bool>,
+    /// Whether it leaves such calls to NCCL, whose own choice it repeats.
+    pub kept: bool,
 }
 
 /// What a table was made for.
@@ -255,9 +257,9 @@ impl Table {
     /// A text that is no table, or has no line for it.
     pub fn read(text: &str, communicator: Communicator) -> Result<Self, Refused> {
         let (mut table, mut known) = (Self::default(), false);
-        walk(text, communicator, |collective, entry, here, kept| {
+        walk(text, communicator, |collective, entry, here| {
             known |= here;
-            if here && !kept {
+            if here {
                 table.entries[collective].push(entry);
             }
         })?;
@@ -275,24 +277,25 @@ impl Table {
     pub fn check(text: &str) -> Result<usize, Refused> {
         let (mut lines, mut changes) = (0, 0);
         let any = Communicator { ranks: 0, nodes: 0, a_domain: None };
-        walk(text, any, |_, _, _, kept| {
+        walk(text, any, |_, entry, _| {
             lines += 1;
-            changes += usize::from(!kept);
+            changes += usize::from(!entry.kept);
         })?;
         if lines == 0 { Err(Refused::Nothing) } else { Ok(changes) }
     }
 
-    /// How many lines there are, and a hash of them (FNV-1a of 64 bits): hosts that answer alike have the same.
+    /// How many lines change a choice, and a hash of all (FNV-1a of 64 bits): hosts that answer alike have the same.
     pub fn fingerprint(&self) -> (usize, u64) {
         let (mut lines, mut hash) = (0, 0xcbf2_9ce4_8422_2325_u64);
         for (collective, entry) in
             (0_u64..).zip(&self.entries).flat_map(|(c, entries)| entries.iter().map(move |e| (c, e)))
         {
-            lines += 1;
-            let Entry { from, to, algorithm, protocol, channels, pipe_ops, registered } = *entry;
+            let Entry { from, to, algorithm, protocol, channels, pipe_ops, registered, kept } = *entry;
+            lines += usize::from(!kept);
             let (pipe_ops, registered) = (pipe_ops.map_or(u64::MAX, u64::from), registered.map_or(u64::MAX, u64::from));
-            let numbers =
-                [collective, from, to, algorithm as u64, protocol as u64, channels.into(), pipe_ops, registered];
+            let taken = [algorithm as u64, protocol as u64, channels.into()].map(|of| if kept { u64::MAX } else { of });
+            let [algorithm, protocol, channels] = taken;
+            let numbers = [collective, from, to, algorithm, protocol, channels, pipe_ops, registered];
             for byte in numbers.into_iter().flat_map(u64::to_le_bytes) {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
@@ -309,13 +312,18 @@ impl Table {
     }
 
     fn sort(&mut self) {
-        for (entries, sorted) in self.entries.iter().zip(&mut self.sorted) {
+        for (entries, sorted) in self.entries.iter_mut().zip(&mut self.sorted) {
+            let mut by_size = entries.clone();
+            by_size.sort_by_key(|entry| entry.from);
             let free = entries.iter().all(|e| e.pipe_ops.is_none() && e.registered.is_none());
-            *sorted = free && entries.windows(2).all(|pair| pair[0].to < pair[1].from);
+            *sorted = free && by_size.windows(2).all(|pair| pair[0].to < pair[1].from);
+            if *sorted {
+                *entries = by_size;
+            }
         }
     }
 
-    /// The entries of a call, the first of which holds unless NCCL cannot do it.
+    /// The entries of a call, the first of which holds unless NCCL cannot do it; none from one on that leaves it to NCCL.
     pub fn matching(
         &self,
         collective: usize,
@@ -330,17 +338,17 @@ impl Table {
         } else {
             all
         };
-        entries.iter().filter(move |entry| {
+        let of_call = move |entry: &&Entry| {
             (entry.from..=entry.to).contains(&bytes)
                 && entry.pipe_ops.is_none_or(|ops| ops == pipe_ops)
                 && entry.registered.is_none_or(|needed| needed == registered)
-        })
+        };
+        entries.iter().filter(of_call).take_while(|entry| !entry.kept)
     }
 }
 
-/// Hands on each line of a text: its collective, what to take, whether it is for a communicator, and whether it repeats NCCL's
-/// own choice.
-fn walk(text: &str, of: Communicator, mut take: impl FnMut(usize, Entry, bool, bool)) -> Result<(), Refused> {
+/// Hands on each line of a text: its collective, what to take, and whether it is for a communicator.
+fn walk(text: &str, of: Communicator, mut take: impl FnMut(usize, Entry, bool)) -> Result<(), Refused> {
     if text.len() > BYTES_MAX {
         return Err(Refused::TooLong);
     }
@@ -365,7 +373,7 @@ fn walk(text: &str, of: Communicator, mut take: impl FnMut(usize, Entry, bool, b
         } else {
             let (collective, entry, here) = parse(line, of).ok_or(Refused::Line(number))?;
             lines += 1;
-            take(collective, entry, here && shaped, kept);
+            take(collective, Entry { kept, ..entry }, here && shaped);
         }
     }
     if headed { Err(Refused::End) } else { Ok(()) }
@@ -401,7 +409,8 @@ fn parse(line: &str, of: Communicator) -> Option<(usize, Entry, bool)> {
     let registered = field().map_or(Some(-1), number)?;
     let registered = (registered >= 0).then_some(registered > 0);
     let whole = field().is_none() && from <= to;
-    whole.then_some((collective, Entry { from, to, algorithm, protocol, channels, pipe_ops, registered }, here))
+    let kept = false;
+    whole.then_some((collective, Entry { from, to, algorithm, protocol, channels, pipe_ops, registered, kept }, here))
 }
 
 #[cfg(test)]
@@ -448,6 +457,16 @@ mod tests {
         let both = read(&format!("{changed}{kept}{changed}"), 8, 1).unwrap();
         let found = |table: &Table, bytes| table.matching(4, bytes, 1, false).count();
         assert_eq!((found(&both, 9), found(&both, 10)), (0, 2));
+        // Of two tables for a call the first holds, where it keeps NCCL's choice too.
+        let later = "allreduce,0,99,tree,ll,2,1,8\n";
+        let beside = |first: &str, second: &str| {
+            let mut all = read(first, 8, 1).unwrap();
+            all.append(read(second, 8, 1).unwrap());
+            (found(&all, 9), found(&all, 10), all.fingerprint().0)
+        };
+        assert_eq!((beside(kept, later), beside(later, kept)), ((0, 1, 1), (1, 1, 1)));
+        assert_eq!(both.sorted, [true, true, true, true, false], "what overlaps is walked");
+        assert!(read(&format!("{changed}{kept}"), 8, 1).unwrap().sorted[4], "lines in any order are searched");
         assert_eq!(found(&read(kept, 8, 1).unwrap(), 9), 0);
         assert_eq!(read(kept, 4, 1), Err(Refused::Nothing));
         assert_eq!((Table::check(kept), Table::check(&format!("{changed}{kept}"))), (Ok(0), Ok(1)));
