@@ -63,6 +63,34 @@ fn a_slow_decline_is_told() {
     assert!(slow.is_some_and(|day| (10..20).contains(&day)), "{slow:?}");
 }
 
+/// Goal: a gate that nothing is held against is not passed: where no run is judged, and where the past judges and the limit
+/// is of forecasts. Without one the first night is no failure, and what only forecasts heed is refused.
+#[test]
+fn a_gate_without_a_judgement_is_not_passed() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    let judge = |day: u32, fail_below: Option<f64>, max_error: Option<f64>| {
+        let gate = Gate { fail_below, ..Gate::default() };
+        let file = log(folder.path(), "n1", day, 1.0);
+        let outcome = validate(&Request { history: Some(history.clone()), gate, max_error, ..Request::new([file]) });
+        let outcome = outcome.unwrap();
+        (outcome.failed, outcome.report(Shown::default()).verdict.unwrap().sentence)
+    };
+    assert!(!judge(1, None, None).0);
+    for (day, gate) in [(2, (Some(0.8), None)), (3, (None, Some(0.2)))] {
+        let (failed, said) = judge(day, gate.0, gate.1);
+        assert!(failed && said.contains("the gate is not passed"), "{said}");
+    }
+    assert!(!judge(4, Some(0.8), None).0);
+    let (failed, said) = judge(5, None, Some(0.2));
+    assert!(failed && said.starts_with("--max-error: "), "{said}");
+    let file = log(folder.path(), "n1", 6, 1.0);
+    let history = history.to_str().unwrap();
+    let (code, _, err) =
+        collcast(&["validate", file.to_str().unwrap(), "--history", history, "--max-error", "20%", "--closest"]);
+    assert!(code == 2 && err.contains("--max-error, --closest have no meaning here"), "{err}");
+}
+
 /// Goal: the first runs cannot be judged and say so; then each is held against the median of the healthy ones before it.
 /// A slow one fails, says since when, is recorded as slow, and is no reference. A run is recorded once.
 #[test]

@@ -281,6 +281,15 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         ];
         given.without(&of_forecasts, "--against takes a run in place of a forecast", "leave it out, or --against")?;
     }
+    if args.history.is_some() {
+        let of_forecasts = ["--max-error", "--closest", "--model-errors", "--plots"];
+        let hint = "leave it out, or --history; --fail-below and --require-pass hold runs against their past";
+        given.without(
+            &of_forecasts,
+            "--history takes earlier runs in place of a forecast, where there are enough",
+            hint,
+        )?;
+    }
     let request = args.request()?;
     let outcome =
         watched("simulating what was measured", |watch| validate(&Request { watch: watch.clone(), ..request }))?;

@@ -159,10 +159,7 @@ impl Outcome {
         let nothing = self.max_error.is_some() && self.rows.is_empty()
             || self.gate != Gate::default() && self.health.runs.is_empty();
         let in_part = self.gate.require_pass && !self.unjudged.is_empty();
-        off || in_part
-            || nothing && matches!(self.expected, Expected::Forecast { .. })
-            || self.gate.holds_back(self.health.state)
-            || self.anomalies.iter().any(|a| a.error)
+        off || in_part || nothing || self.gate.holds_back(self.health.state) || self.anomalies.iter().any(|a| a.error)
     }
 }
 
@@ -260,6 +257,9 @@ fn beside_past(request: &Request, read: &ReadReport, present: &Present) -> Resul
     if new > 0 && !is_nameless(request, &rest) {
         past.notes.push(format!("{new} rows have too few earlier runs to be judged by: forecasts judge them"));
         return Ok(with_forecasts(past, beside_forecasts(request, &rest)?));
+    }
+    if !request.site.profiles.is_empty() {
+        past.notes.push("no forecast is made: --profile takes no part".to_owned());
     }
     if new > 0 {
         past.warnings.push(format!("{new} rows have too few earlier runs to be judged by"));
@@ -480,7 +480,7 @@ fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome 
         anomalies,
         next: None,
         causes: None,
-        max_error: None,
+        max_error: request.max_error,
         gate: request.gate,
         extrapolated: 0,
         grounds: Grounds::default(),

@@ -9,7 +9,7 @@ use collcast_sim::domain::Basis;
 use super::health::{self, digits};
 use crate::confidence::Level;
 use crate::diagnose::Anomaly;
-use crate::health::{Judged, State};
+use crate::health::{Gate, Judged, State};
 use crate::history::{FEWEST, Trend};
 use crate::validate::{Closest, Expected, File, FileOutcome, Group, History, JudgedRow, Outcome, RUN_FAILED, Stats};
 use crate::values::few;
@@ -302,6 +302,11 @@ impl Outcome {
                 "the forecasts of {launch} {group} {band} are off by {is:.1}% in the median, more than the {most}% of --max-error"
             ));
         }
+        if self.max_error.is_some() && self.rows.is_empty() && !self.health.runs.is_empty() {
+            failures.push(
+                "--max-error: other runs judge all rows and no forecast does, so that it is not passed".to_owned(),
+            );
+        }
         failures
     }
 
@@ -324,11 +329,9 @@ impl Outcome {
         }
         if cases.is_empty() {
             let outcome = match self.failed {
-                true => CaseOutcome::Failed {
-                    kind: "unjudged".to_owned(),
-                    message: NOTHING.to_owned(),
-                    details: String::new(),
-                },
+                true => {
+                    CaseOutcome::Failed { kind: "unjudged".to_owned(), message: self.nothing(), details: String::new() }
+                }
                 false => CaseOutcome::Skipped(NOTHING.to_owned()),
             };
             cases.push(TestCase { group: "run".to_owned(), name: "rows".to_owned(), outcome, place: None });
@@ -349,6 +352,12 @@ impl Outcome {
         cases
     }
 
+    /// What is said where nothing was held against a row: a gate is not passed then.
+    fn nothing(&self) -> String {
+        let gated = self.max_error.is_some() || self.gate != Gate::default();
+        NOTHING.to_owned() + if gated { ", so that the gate is not passed" } else { "" }
+    }
+
     /// What keeps a machine back of which all is as it should be that was judged.
     fn in_part(&self) -> Option<String> {
         let first = self.unjudged.first().filter(|_| self.gate.require_pass && self.health.state == State::Pass)?;
@@ -367,7 +376,7 @@ impl Outcome {
         let slow = self.health.state == State::Slow;
         let failures = self.failures();
         let sentence = match (&self.health.runs[..], failures.first()) {
-            ([], None) => NOTHING.to_owned(),
+            ([], None) => self.nothing(),
             (_, Some(first)) if !slow => format!("{first}{}", self.more_failed("so at", 1)),
             _ => self.in_part().unwrap_or_else(|| {
                 health::sentence(&self.health, &health::Against(self))
