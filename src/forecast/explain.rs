@@ -67,7 +67,8 @@ pub(super) fn explain(parts: &[(&Site, &[Query])], predictors: &[Predictor<'_>])
 fn explained(site: &Site, query: &Query, predictor: &Predictor<'_>) -> Result<Explained, Error> {
     let view = query.view(&site.topology)?;
     let decide = |predictor: &Predictor<'_>| -> Result<(u32, Decision), Error> {
-        let decision = predictor.decide(&query.call, query.algorithm, query.protocol, site.settings())?;
+        let decision =
+            predictor.decide(&query.call, query.algorithm, query.protocol, &query.settings(site.settings()))?;
         Ok((predictor.hosts(query.call.ranks), decision))
     };
     let (nodes, decision) = match &view {
@@ -98,9 +99,26 @@ fn explained(site: &Site, query: &Query, predictor: &Predictor<'_>) -> Result<Ex
         size_bytes: query.call.size().0,
         algorithm: decision.algorithm,
         protocol: decision.protocol,
-        channels: decision.channels,
+        channels: query.channels.unwrap_or(decision.channels),
         layer: decision.layer.to_string(),
         why: decision.why.clone(),
         costs: decision.candidates.iter().map(cost).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use collcast_sim::units::Bytes;
+
+    /// Goal: a choice is explained for the channels that are asked for.
+    #[test]
+    fn channels_that_are_asked_for_count() -> Result<(), Error> {
+        let site = Site::load("h200x4")?;
+        let free = Query::new(&site, Collective::AllReduce, Bytes(64 << 20));
+        let asked = Query { channels: Some(2), ..free.clone() };
+        let channels = |query: &Query| Ok::<u32, Error>(explained(&site, query, &site.predictor())?.channels);
+        assert_eq!((channels(&free)?, channels(&asked)?), (24, 2));
+        Ok(())
+    }
 }
