@@ -249,6 +249,19 @@ impl Site {
         Ok(Calls::new(self.predictor(), self.device()?, *self.settings()))
     }
 
+    /// The same, with NCCL told more variables.
+    ///
+    /// # Errors
+    /// A variable that NCCL would not take.
+    pub(crate) fn with_env(&self, more: impl IntoIterator<Item = (String, String)>) -> Result<Self, Error> {
+        let mut site = self.clone();
+        site.spec.env.extend(more);
+        site.told = told(&site.topology, site.spec.nccl.as_deref(), &site.spec.env)?;
+        let Settings { nccl, transport, .. } = site.told.settings;
+        site.told.settings = Settings { nccl, transport, ..*self.settings() };
+        Ok(site)
+    }
+
     /// What NCCL is told, for answers of many calls: whose rules they follow, then what is set.
     pub(crate) fn rules(&self) -> impl Iterator<Item = String> {
         let version = self.settings().version.unwrap_or_default();
@@ -308,8 +321,8 @@ pub struct Told {
     pub notes: Vec<String>,
     /// What of it a forecast leaves out.
     pub warnings: Vec<String>,
-    /// The variables that were given and have an effect, but for those of tuners, by name.
-    pub given: Vec<(String, String)>,
+    /// The variables of the machine and those given that have an effect, but for those of tuners, by name.
+    pub in_effect: Vec<(String, String)>,
 }
 
 /// The variables of a text: one `NAME=VALUE`, or the path of a file of such lines.
@@ -330,6 +343,11 @@ pub(crate) const TABLES: [&str; 2] = ["NCCL_TUNER_CONFIG_FILE", "COLLCAST_TUNER_
 
 /// Variables that say who chooses, and not what there is to choose from.
 const OF_TUNERS: [&str; 2] = ["NCCL_TUNER_", "COLLCAST_TUNER_"];
+
+/// Whether a variable says who chooses.
+pub(crate) fn is_of_tuners(name: &str) -> bool {
+    OF_TUNERS.iter().any(|family| name.starts_with(family))
+}
 
 /// What NCCL is told on a machine: what its plugin sets, the machine's variables, then those given.
 ///
@@ -377,13 +395,12 @@ pub fn told(topology: &Topology, nccl: Option<&str>, env: &[(String, String)]) -
     if !own.is_empty() {
         told.notes.push(format!("{ENVIRONMENT}{}", plain(own)));
     }
-    let in_effect = |name: &str| {
-        !OF_TUNERS.iter().any(|family| name.starts_with(family))
-            && (moves(name) || !environment.ignored.iter().any(|ignored| ignored == name))
-    };
-    let given: BTreeMap<&String, &String> = env.iter().map(|(name, value)| (name, value)).collect();
-    let given = given.into_iter().filter(|(name, _)| in_effect(name));
-    told.given = given.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let in_effect =
+        |name: &str| !is_of_tuners(name) && (moves(name) || !environment.ignored.iter().any(|ignored| ignored == name));
+    // Of a name given twice the last counts.
+    let set: BTreeMap<&String, &String> = own.iter().map(|(name, value)| (name, value)).collect();
+    let set = set.into_iter().filter(|(name, _)| in_effect(name));
+    told.in_effect = set.map(|(name, value)| (name.clone(), value.clone())).collect();
     let ignored: Vec<&str> = environment.ignored.iter().map(String::as_str).filter(|name| !moves(name)).collect();
     if !ignored.is_empty() {
         told.notes.push(format!("without effect on the forecast: {}", ignored.join(" ")));

@@ -308,6 +308,13 @@ fn communicators_are_measured() {
         let rows = csv.lines().filter(|line| line.starts_with(run));
         rows.map(|line| line.split(',').nth(4).unwrap().to_owned()).collect()
     };
+    // NVLS was off, and whoever reads files or table is told.
+    let (table, beside) = (format!("{at}/tuner.csv"), format!("{at}/measured.toml"));
+    let [table, beside] = [table, beside].map(|path| std::fs::read_to_string(path).unwrap());
+    assert!(
+        table.contains("\n# with: NCCL_NVLS_ENABLE=0\n") && beside.contains("NCCL_NVLS_ENABLE = \"0\""),
+        "{beside}"
+    );
     let (tp, dp) = (ranks("search:tp,"), ranks("search:dp,"));
     assert!(!tp.is_empty() && tp.iter().all(|ranks| ranks == "2"), "{csv}");
     assert!(!dp.is_empty() && dp.iter().all(|ranks| ranks == "4"), "{csv}");

@@ -130,6 +130,12 @@ fn a_table_says_what_it_was_made_with() {
     let said = |what: &str| outcome.tuner_csv.contains(what);
     assert!(said("\n# for: nccl=2.30.7 gpu=H100 form=other\n") && said("\n# with: NCCL_NVLS_ENABLE=0\n"));
     assert!(!said("NCCL_DEBUG") && !said("# next:"), "{}", outcome.tuner_csv);
+    // Of the machine and of who asks, of whom the latter counts.
+    let told = |spec: collcast::SiteSpec| spec.load().unwrap().told.in_effect;
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let h200 = || collcast::SiteSpec::new("h200x4").env("NCCL_DEBUG", "INFO");
+    assert_eq!(told(h200().env("NCCL_NVLS_ENABLE", "2")), [pair("NCCL_NVLS_ENABLE", "2")]);
+    assert_eq!(told(h200().env("NCCL_ALGO", "Ring")), [pair("NCCL_ALGO", "Ring"), pair("NCCL_NVLS_ENABLE", "0")]);
     let site = collcast::SiteSpec { nodes: Some(16), gpus: Some(1), ..collcast::SiteSpec::new("dgx-h100") };
     let collectives = vec![collcast::sim::collective::Collective::AllGather];
     let outcome = tune(&site.load().unwrap(), &Request { sizes, collectives, ..Request::default() }).unwrap();

@@ -14,7 +14,8 @@ use collcast_hwbackend::exec::Effort;
 use collcast_hwbackend::rendezvous::World;
 use collcast_hwbackend::verbs::{self, Verbs};
 use collcast_sim::collective::Launch;
-use collcast_sim::nccl::is_read;
+use collcast_sim::nccl::settings::OWN;
+use collcast_sim::nccl::{Transport, is_read};
 use collcast_sim::topology::Topology;
 
 use super::call::{self, Code};
@@ -464,10 +465,8 @@ fn print(
     };
     // The rows come in any case, and then what keeps the files beside them from being written.
     let sidecar = beside.filter(|_| !outcome.rows.is_empty()).map_or(Ok(()), |path| {
-        // What NCCL's processes inherit too: it ran with it.
         let machine = args.machine.name().or(args.guard.machine());
-        let inherited = std::env::vars().filter(|(name, _)| is_read(name));
-        write(Some(path), outcome.sidecar(&source(), machine, inherited).as_bytes())
+        write(Some(path), outcome.sidecar(&source(), machine, inherited()).as_bytes())
     });
     // The page of a run that is judged is that of the judgement.
     let page = if judged { Ok(()) } else { args.page.write(|| outcome.report()) };
@@ -475,6 +474,13 @@ fn print(
         output.print(&outcome.report(), text)?;
     }
     sidecar.and(page)
+}
+
+/// What NCCL's processes inherit: the variables of this one that NCCL and its plugins read.
+pub(crate) fn inherited() -> impl Iterator<Item = (String, String)> {
+    let is_theirs = |name: &str| is_read(name) || Transport::VARIABLES.contains(&name) || OWN.contains(&name);
+    let pairs = std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
+    pairs.filter(move |(name, _)| is_theirs(name))
 }
 
 /// Starts this command again with what NCCL reads from its environment, once, before it starts.

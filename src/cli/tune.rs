@@ -19,7 +19,7 @@ use collcast_sim::ids::Rank;
 use collcast_sim::nccl::FUNCTIONS;
 use collcast_tuner::table::{MadeFor, Table};
 
-use super::bench::Runner;
+use super::bench::{Runner, inherited};
 use super::call::{self, Code};
 use super::output::{FormatArgs, PageArgs, write as write_to};
 use super::progress::{told, watched};
@@ -43,7 +43,7 @@ Measured --channels are fewer than NCCL takes for a call: its variables do not r
 Ctrl-C, an error, or the end of --budget keeps what was measured; an error's exit code stays. Writes into --output DIR:
   tuner.csv   for our tuner plugin (`tune install`) and NVIDIA's example (NCCL_TUNER_CONFIG_FILE)
   slurm.sh, kubernetes.yaml   the variables that load tuner.csv, and what undoes them
-  measured.csv   what --measure has measured; --measurements reads it again
+  measured.csv   what --measure has measured, with measured.toml; --measurements reads both again
   nccl.env    NCCL_ALGO and NCCL_PROTO that slow no size here, but may slow other communicators; threads and FIFOs that \
 help all calls
   tune.json, tune.md   the same tables as on the terminal"
@@ -234,6 +234,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     given.without(&["--explain-choice"], "every choice is explained", "leave it out")?;
     let scenario = args.machine.machine.as_deref().and_then(step::Request::find);
     let mut request = request(&call, args)?;
+    let told = |spec: SiteSpec| if args.measure { as_run(args, spec) } else { Ok(spec) };
     let site = match scenario {
         Some(scenario) => {
             let own: Vec<&str> = OF_A_CALL.into_iter().filter(|option| *option != "--channels").collect();
@@ -246,7 +247,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
                 topology: args.machine.topology.clone(),
                 ..call.spec(&args.machine, args.machine.one_node_count()?)?
             };
-            let step = Collectives::of(&step::Request { site, ..scenario })?;
+            let step = Collectives::of(&step::Request { site: told(site)?, ..scenario })?;
             let site = step.site.clone();
             (request.step, request.objective) = (Some(step), Objective::Step);
             site
@@ -263,7 +264,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
             if let ([one], true) = (&request.collectives[..], given.has("--collective")) {
                 request.read.collective = Some(*one);
             }
-            spec.load()?
+            told(spec)?.load()?
         }
     };
     request.objective = match (args.objective, &request.step) {
@@ -304,6 +305,24 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
 /// Batches of one measured time, and the seconds that they may take: the search repeats what matters.
 const BATCHES: u32 = 7;
 const SECONDS: f64 = 0.3;
+
+/// A machine whose NCCL is told what the processes of a measurement are: what they inherit, what they are given, and NVLS as
+/// `--nvls` says.
+fn as_run(args: &Args, spec: SiteSpec) -> Result<SiteSpec, Error> {
+    let inherits = matches!(args.backend, Runner::Nccl | Runner::NcclP2p);
+    let inherited: Vec<(String, String)> = if inherits { inherited().collect() } else { Vec::new() };
+    let mut given = bench::environment(spec.env.clone(), args.nvls)?;
+    if args.nvls {
+        // NCCL takes it by itself where nothing says otherwise, and a table need not ask for that.
+        let machine = spec.topology()?.software.env;
+        let is_said = |(name, _): &(String, String)| name == NVLS;
+        given.retain(|pair| !is_said(pair) || machine.iter().chain(&inherited).any(is_said));
+    }
+    Ok(SiteSpec { env: inherited.into_iter().chain(given).collect(), ..spec })
+}
+
+/// The variable that switches NVLS.
+const NVLS: &str = "NCCL_NVLS_ENABLE";
 
 /// Tunes with measurements on this host.
 fn measured(args: &Args, site: &Site, mut request: Request) -> Result<Outcome, Error> {

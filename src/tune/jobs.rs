@@ -27,9 +27,16 @@ pub(super) fn jobs(site: &Site, request: &Request) -> Result<(Vec<Job>, Vec<Stri
     if let Some(step) = &request.step {
         return step_jobs(step, request);
     }
+    let ranks = request.ranks.unwrap_or(topology.ranks());
+    if request.communicators.is_none() && ranks < 2 {
+        return Err(Error::usage(
+            format!("NCCL has nothing to choose for a communicator of {ranks} ranks"),
+            "take --ranks 2 or more, on a machine with as many GPUs",
+        ));
+    }
     let (groups, notes) = match &request.communicators {
         Some(communicators) => communicators.on(topology)?,
-        None => (vec![Group::whole(topology, request.ranks.unwrap_or(topology.ranks()))], Vec::new()),
+        None => (vec![Group::whole(topology, ranks)], Vec::new()),
     };
     Ok((groups.into_iter().map(|group| Job { group, asked: Vec::new() }).collect(), notes))
 }

@@ -14,7 +14,8 @@ use crate::site::Site;
 
 /// A back end of `bench` that measures on this host.
 pub struct Live<'s> {
-    /// The machine, with the launch mode that is tuned for.
+    /// The machine, with the launch mode that is tuned for. Its NCCL is told what `request` gives the processes, and what they
+    /// inherit: forecasts and the table are for that.
     pub site: &'s Site,
     /// Back end, effort, environment; its calls are not used.
     pub request: bench::Request,

@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use collcast_sim::collective::{Buffers, Collective, Launch};
+use collcast_sim::collective::{Algorithm, Collective, Launch};
 use collcast_sim::measurement::{Measurement, PeerAccess};
-use collcast_sim::nccl::Version;
+use collcast_sim::nccl::{Selection, Version};
 use collcast_sim::predict;
 use collcast_sim::schedule::Call;
 
@@ -46,23 +46,45 @@ pub(super) struct Measured {
     deviations: [f64; BANDS.len()],
     rows: usize,
     left_out: usize,
+    /// Why the first of these are, each with how many.
+    others: Vec<String>,
+}
+
+/// Whether threads, FIFOs, peer access and lists that a row says are those that NCCL is told; a forced algorithm with its
+/// protocol is none.
+fn is_told(row: &Measurement, settings: &predict::Settings) -> bool {
+    let (of_row, nccl) = (&row.settings, &settings.nccl);
+    let listed = |text: &String| {
+        let read = Selection::<Algorithm>::parse(text, settings.version.unwrap_or_default());
+        read.is_ok_and(|(algorithms, _)| algorithms == nccl.algorithms)
+    };
+    let forced = of_row.algorithm.is_some() && of_row.protocol.is_some();
+    let as_told = of_row.algorithm.is_none_or(|of| nccl.algorithms.forced(row.collective) == Some(of))
+        && of_row.protocol.is_none_or(|of| nccl.protocols.forced(row.collective) == Some(of));
+    of_row.buffers.or(nccl.buffers) == nccl.buffers
+        && of_row.threads.is_none_or(|threads| nccl.threads == Some(threads))
+        && (of_row.peer_access == PeerAccess::On || of_row.peer_access == settings.transport.peer_access)
+        && of_row.nccl_algo.as_ref().is_none_or(listed)
+        && (forced || as_told)
 }
 
 impl Measured {
-    /// The rows of `ranks` ranks that leave buffers, threads and peer access as they are, and are of the calls asked about:
-    /// their element type, reduction and buffers, with `settings` of the machine.
+    /// The rows of `ranks` ranks whose buffers, threads, peer access and lists of algorithms are those of the machine, and that
+    /// are of the calls asked about: their element type, reduction, root and buffers, with `settings` of the machine.
+    /// `elsewhere` says why a row was measured elsewhere, or with NCCL told otherwise.
     ///
     /// # Errors
     /// No row is left.
-    pub(super) fn of(
-        rows: &[Measurement],
+    pub(super) fn of<'r>(
+        rows: &'r [Measurement],
         ranks: u32,
         settings: &predict::Settings,
         request: &Request,
+        elsewhere: &dyn Fn(&'r Measurement) -> Option<String>,
     ) -> Result<Self, Error> {
         let (launch, told) = (settings.launch, request.this_launch);
         // As with launches: where nothing was measured as the machine has it, what was measured takes its place.
-        let of_ranks = || rows.iter().filter(|m| m.ranks == ranks);
+        let of_ranks = || rows.iter().filter(|m| m.ranks == ranks && elsewhere(m).is_none());
         let is_launched = |m: &&Measurement| m.launch.is_none_or(|of| of == launch);
         let mut own: Vec<&Measurement> = of_ranks().filter(is_launched).collect();
         if own.is_empty() {
@@ -71,17 +93,15 @@ impl Measured {
         let all = |is: fn(&Measurement) -> bool| !own.is_empty() && own.iter().all(|m| is(m));
         let registered = settings.registered || all(|m| m.settings.registered);
         let in_place = request.in_place || all(|m| m.in_place);
-        let plain = |m: &Measurement| {
-            let s = &m.settings;
-            s.buffers == Buffers::default()
-                && s.threads.is_none()
-                && s.peer_access == PeerAccess::On
-                && s.nccl_algo.is_none()
-                && s.algorithm.is_some() == s.protocol.is_some()
-        };
-        let other = |m: &Measurement| -> Option<String> {
+        let other = |m: &'r Measurement| -> Option<String> {
             if m.ranks != ranks {
                 return Some(format!("are of {} ranks (--ranks)", m.ranks));
+            }
+            if let Some(why) = elsewhere(m) {
+                return Some(why);
+            }
+            if let Some(root) = m.root.filter(|&root| root != request.root.0 && m.collective.rooted()) {
+                return Some(format!("have root {root} (--root)"));
             }
             if m.in_place != in_place {
                 return Some(format!("are {} (--in-place)", if m.in_place { "in place" } else { "out of place" }));
@@ -96,7 +116,7 @@ impl Measured {
             if let Some(dtype) = m.dtype.filter(|&dtype| dtype != request.dtype) {
                 return Some(format!("are of {dtype} (--dtype)"));
             }
-            (!plain(m)).then(|| "set threads, FIFOs, peer access or lists of algorithms".to_owned())
+            (!is_told(m, settings)).then(|| "set threads, FIFOs, peer access or lists of algorithms".to_owned())
         };
         let mut others: BTreeMap<String, usize> = BTreeMap::new();
         let mut usable: Vec<&Measurement> = Vec::new();
@@ -122,19 +142,19 @@ impl Measured {
             versions.insert(row.settings.nccl.as_deref());
         }
         out.left_out = rows.len() - out.rows;
+        let mut others: Vec<(String, usize)> = others.into_iter().collect();
+        others.sort_by_key(|(_, rows)| Reverse(*rows));
+        out.others = others.iter().take(4).map(|(why, rows)| format!("{rows} {why}")).collect();
         let one = (versions.len() == 1).then(|| versions.first().copied()).flatten().flatten();
         out.nccl = one.and_then(|text| text.parse().ok());
         out.versions = versions.iter().copied().flatten().map(str::to_owned).collect();
         out.judge_noise(mode.unwrap_or(launch));
         if out.rows == 0 {
             let modes: Vec<String> = modes.iter().map(|(mode, rows)| format!("{mode} ({rows} rows)")).collect();
-            let mut others: Vec<(String, usize)> = others.into_iter().collect();
-            others.sort_by_key(|(_, rows)| Reverse(*rows));
-            let others: Vec<String> = others.iter().take(4).map(|(why, rows)| format!("{rows} {why}")).collect();
             return Err(Error::usage(
                 format!("no measured row is of this call on {ranks} ranks launched by {launch}"),
                 if modes.is_empty() {
-                    format!("of {} rows {}", rows.len(), others.join(", "))
+                    format!("of {} rows {}", rows.len(), out.others.join(", "))
                 } else {
                     format!("choose with --launch: {}", modes.join(", "))
                 },
@@ -183,11 +203,12 @@ impl Measured {
     pub(super) fn note(&self) -> Option<String> {
         let mode = self.launch?;
         Some(format!(
-            "measured times: {} rows launched by {mode}{}{}; {} rows of other launches, ranks or settings are not used",
+            "measured times: {} rows launched by {mode}{}{}; {} rows of other launches, ranks or settings are not used{}",
             self.rows,
             if self.in_place == Some(true) { ", in place" } else { "" },
             if self.registered == Some(true) { ", with registered buffers" } else { "" },
-            self.left_out
+            self.left_out,
+            if self.others.is_empty() { String::new() } else { format!(": {}", self.others.join(", ")) }
         ))
     }
 
@@ -213,5 +234,32 @@ impl Measured {
         let apart = forced.zip(free).map_or(0.0, |(forced, free)| (median(forced.clone()) / median(free.clone())).ln());
         let deviation = self.scatter(bytes).max(apart.abs() / 2.0 * (runs as f64).sqrt());
         (runs > 0).then(|| Times { runs, time_us: median(times), deviation })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::SiteSpec;
+    use collcast_hwbackend::read::{ReadOptions, read_paths};
+
+    /// Goal: rows of the threads, FIFOs and lists that NCCL is told are its own; those of others are not.
+    #[test]
+    fn rows_of_what_is_told_count() -> Result<(), Error> {
+        let file = tempfile::Builder::new().suffix(".csv").tempfile().map_err(|e| Error::Internal(e.to_string()))?;
+        let rows = "collective,ranks,size_bytes,time_us,algorithm,protocol,nthreads,buffsize,nccl_algo_env\n\
+            all_reduce,8,1024,9,,,,,\nall_reduce,8,1024,9,tree,ll,,,\nall_reduce,8,1024,9,ring,,,,\n\
+            all_reduce,8,1024,9,,,256,,\nall_reduce,8,1024,9,,,,1048576,\nall_reduce,8,1024,9,,,,,^nvls\n";
+        crate::files::write(file.path(), rows.as_bytes())?;
+        let rows = read_paths(&[file.path().to_owned()], &ReadOptions::default())?.measurements;
+        let told = |env: &[(&str, &str)]| -> Result<Vec<usize>, Error> {
+            let site =
+                env.iter().fold(SiteSpec::new("dgx-h100"), |site, (name, value)| site.env(*name, *value)).load()?;
+            Ok((0..rows.len()).filter(|&row| is_told(&rows[row], site.settings())).collect())
+        };
+        assert_eq!(told(&[])?, [0, 1]);
+        assert_eq!(told(&[("NCCL_ALGO", "Ring"), ("NCCL_NTHREADS", "256")])?, [0, 1, 2, 3]);
+        assert_eq!(told(&[("NCCL_ALGO", "^NVLS"), ("NCCL_BUFFSIZE", "1048576")])?, [0, 1, 4, 5]);
+        Ok(())
     }
 }

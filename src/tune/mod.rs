@@ -25,17 +25,22 @@ mod posterior;
 mod process;
 mod request;
 mod search;
+mod told;
 mod trials;
 mod tuned;
 mod variables;
 mod write;
 
-use collcast_hwbackend::read::{FileReport, cut_runs, read_paths};
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use collcast_hwbackend::read::{FileReport, ReadReport, cut_runs, read_paths};
 use collcast_reports::model::Input;
 use collcast_sim::measurement::Measurement;
 use collcast_sim::nccl::{FUNCTIONS, Version};
 use collcast_sim::predict::{PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
+use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 
 pub use advice::{Loss, Range, Regret};
@@ -56,12 +61,14 @@ use crate::error::Error;
 use crate::files::named_hash;
 use crate::query::UNMEASURED_SWITCHES;
 use crate::site::{Site, assumptions};
-use crate::validate::{judged::can_be_asked, other_gpus};
+use crate::validate::judged::{Asked, can_be_asked, not_predicted};
+use crate::validate::other_gpus;
 use jobs::{Job, asked, jobs};
 use measured::Measured;
 use measuring::Measuring;
 use options::{Clock, Timed};
 use search::communicator_of;
+use told::Otherwise;
 use trials::{Trials, Work};
 
 /// Times what NCCL could do, and says where another choice is worth it.
@@ -96,7 +103,24 @@ fn tune_with(
     let (mut jobs, mut notes) = jobs(site, request)?;
     let ranks = jobs.iter().map(|job| job.group.communicator.ranks).max().unwrap_or_default();
     site.check_graphs(ranks)?;
-    let read = Read::of(site, request, &jobs)?;
+    let views = jobs.iter().map(|job| job.group.view(&site.topology)).collect::<Result<Vec<_>, PredictError>>()?;
+    let files = measurements(request)?;
+    let as_measured = match &files {
+        // A step, and processes that are started here, are told what the site is.
+        Some(files) if request.step.is_none() && measure.is_none() => {
+            let of_ranks = |row: &&Measurement| jobs.iter().any(|job| job.group.communicator.ranks == row.ranks);
+            Otherwise::than(site, files).adopted(site, files.measurements.iter().filter(of_ranks))?
+        }
+        _ => None,
+    };
+    let (site, told_so) = match &as_measured {
+        Some((site, note)) => (site, Some(note.clone())),
+        None => (site, None),
+    };
+    let read = match &files {
+        Some(files) => Read::of(site, request, files, &jobs, &views)?,
+        None => Read { measured: jobs.iter().map(|_| Measured::default()).collect(), ..Read::default() },
+    };
     // What is measured decides whose rules hold, unless the user does.
     let installed = measure.as_ref().and_then(|(stopwatch, _)| stopwatch.nccl());
     let told = |of: &dyn Fn(&Measured) -> Option<Version>| read.measured.iter().find_map(of);
@@ -105,13 +129,13 @@ fn tune_with(
     let in_place = read.measured.iter().find_map(|measured| measured.in_place);
     let request = &Request { in_place: in_place.unwrap_or(request.in_place), ..request.clone() };
     notes.extend(read.measured.iter().find_map(Measured::note));
+    notes.extend(told_so);
     let versions = read.measured.iter().find_map(Measured::mixed);
 
     for (job, measured) in jobs.iter_mut().zip(&read.measured).filter(|_| request.step.is_none()) {
         job.asked = asked(request, job.group.communicator.ranks, &measured.sizes())?;
     }
     let whole = site.predictor();
-    let views = jobs.iter().map(|job| job.group.view(&site.topology)).collect::<Result<Vec<_>, PredictError>>()?;
     let own: Vec<Option<Predictor<'_>>> = views.iter().map(|view| view.as_ref().map(|view| whole.on(view))).collect();
     let (mut works, mut too_large) = (Vec::with_capacity(jobs.len()), Vec::new());
     // They would hold for all communicators.
@@ -160,11 +184,13 @@ fn tune_with(
     // A simulated call takes the lines of buffers that are not registered.
     let gain = |step| StepGain::of(step, &write::tuner_csv(&calls, &machine, false));
     let mut step = request.step.as_ref().map(gain).transpose()?;
-    let mut in_vain = false;
+    let (mut in_vain, mut process) = (false, searched.process);
     if let Some(of) = step.as_mut().filter(|of| of.saved() <= 0.0 && calls.iter().any(|call| call.advice.is_some())) {
         in_vain = true;
         of.tuned_ms = of.default_ms;
         variables = Variables::none("the step takes no less time with them");
+        // These were judged beside the changes.
+        process = Process::default();
         calls.iter_mut().for_each(|call| call.advice = None);
     }
     let tuner_csv = write::tuner_csv(&calls, &machine, settings.registered);
@@ -174,7 +200,7 @@ fn tune_with(
         step,
         in_vain,
         tuner_csv,
-        nccl_env: write::nccl_env(&variables, &searched.process, &machine),
+        nccl_env: write::nccl_env(&variables, &process, &machine),
         inputs: site.sources.iter().cloned().chain(read.inputs).collect(),
         notes: said,
         warnings: read
@@ -197,7 +223,7 @@ fn tune_with(
         machine,
         calls,
         variables,
-        process: searched.process,
+        process,
         status,
         confidence,
         basis,
@@ -256,6 +282,16 @@ fn left_open(searched: &Measuring) -> Vec<String> {
     [ended, unsettled, open].into_iter().flatten().collect()
 }
 
+/// The measurements that are named.
+fn measurements(request: &Request) -> Result<Option<ReadReport>, Error> {
+    if request.measurements.is_empty() {
+        return Ok(None);
+    }
+    let read = read_paths(&request.measurements, &request.read)?;
+    can_be_asked(&read.files)?;
+    Ok(Some(read))
+}
+
 /// What was measured, and in which files.
 #[derive(Default)]
 struct Read {
@@ -268,26 +304,38 @@ struct Read {
 }
 
 impl Read {
-    fn of(site: &Site, request: &Request, jobs: &[Job]) -> Result<Self, Error> {
-        if request.measurements.is_empty() {
-            return Ok(Self { measured: jobs.iter().map(|_| Measured::default()).collect(), ..Self::default() });
-        }
-        let read = read_paths(&request.measurements, &request.read)?;
-        can_be_asked(&read.files)?;
+    /// `views` are the machines of the jobs, where they are not the site's.
+    fn of(
+        site: &Site,
+        request: &Request,
+        read: &ReadReport,
+        jobs: &[Job],
+        views: &[Option<Topology>],
+    ) -> Result<Self, Error> {
+        let otherwise = Otherwise::than(site, read);
         let input = |file: &FileReport| Input {
             name: "measurements".to_owned(),
             path: Some(file.path.display().to_string()),
             hash: named_hash(&file.hash),
         };
-        let of = |job: &Job| {
+        let of = |(job, view): (&Job, &Option<Topology>)| {
             // Runs are of the first ranks, but for those of a search that names the communicator.
             let (name, first) = (job.group.communicator.name.as_deref(), job.group.is_first());
             let is_its = |run: &str| communicator_of(run).map_or(first, |of| name.is_none_or(|name| name == of));
             let rows: Vec<Measurement> = read.measurements.iter().filter(|row| is_its(&row.run)).cloned().collect();
             let ranks = Some(job.group.communicator.ranks).filter(|_| first || !rows.is_empty())?;
-            Some(Measured::of(&rows, ranks, site.settings(), request))
+            let topology = view.as_ref().unwrap_or(&site.topology);
+            let known = RefCell::new(HashMap::new());
+            let elsewhere = |row| -> Option<String> {
+                let mut known = known.borrow_mut();
+                let place = known
+                    .entry((Asked::of(row), row.hosts))
+                    .or_insert_with(|| not_predicted(row, topology).map(|why| format!("have no forecast here: {why}")));
+                otherwise.why(row).or_else(|| place.clone())
+            };
+            Some(Measured::of(&rows, ranks, site.settings(), request, &elsewhere))
         };
-        let each: Vec<Option<Result<Measured, Error>>> = jobs.iter().map(of).collect();
+        let each: Vec<Option<Result<Measured, Error>>> = jobs.iter().zip(views).map(of).collect();
         let some = each.iter().flatten().any(Result::is_ok);
         let measured = |of: Option<Result<Measured, Error>>| match of {
             Some(Err(error)) if !some => Err(error),
@@ -363,6 +411,7 @@ fn doubts(calls: &[Tuned]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use collcast_reports::model::Status;
 
     /// Goal: the library's answer has the times of every candidate as data, and the sizes around those asked about.
     #[test]
@@ -382,6 +431,54 @@ mod tests {
         }
     }
 
+    /// Goal: the verdict is no surer than the measured times it rests on, says when refused settings were written, and names a
+    /// measurement as the next step where forecasts alone promise less than they are unsure by.
+    #[test]
+    fn a_verdict_says_what_keeps_it_from_being_sure() -> Result<(), Error> {
+        let lacks = |what: &str| Error::Internal(format!("no {what}"));
+        let site = Site::load("h200x4")?;
+        let outcome = tune(&site, &Request { sizes: Some(vec![1 << 20]), ..Request::default() })?;
+        let verdict = |outcome: &Outcome, written| -> Result<_, Error> {
+            let show = crate::views::tune::Show { written, ..Default::default() };
+            outcome.report(show).verdict.ok_or_else(|| lacks("verdict"))
+        };
+        for (other_gpus, contradicted) in [(true, false), (false, true)] {
+            let said = verdict(&Outcome { other_gpus, contradicted, ..outcome.clone() }, false)?;
+            assert!(said.status == Status::Warning && said.confidence.starts_with("low: "), "{said:?}");
+        }
+        let refused = Outcome { refused: Some("why".to_owned()), ..outcome.clone() };
+        assert_eq!(verdict(&refused, false)?.status, Status::Failed);
+        let written = verdict(&refused, true)?;
+        assert!(written.status == Status::Warning && written.sentence.contains("are written"), "{written:?}");
+        let mut changed = outcome;
+        let call = changed.calls.iter_mut().find(|call| !call.beyond).ok_or_else(|| lacks("call"))?;
+        let candidate = (0..call.candidates.len()).find(|at| *at != call.default).ok_or_else(|| lacks("candidate"))?;
+        call.advice = Some(Advice { candidate, gain: 0.01, basis: Basis::Cited });
+        for (faster, measure) in [(1.0, true), (100.0, false)] {
+            let call = changed.calls.iter_mut().find(|call| !call.beyond).ok_or_else(|| lacks("call"))?;
+            call.candidates[candidate].predicted_us = call.default_candidate().predicted_us / faster;
+            let next = verdict(&changed, true)?.next.unwrap_or_default();
+            assert_eq!(next.contains("--measure"), measure, "{next}");
+        }
+        Ok(())
+    }
+
+    /// Goal: rows of other hosts and of another root are none of the call, and say so.
+    #[test]
+    fn rows_of_other_places_are_refused() -> Result<(), Error> {
+        let file = tempfile::Builder::new().suffix(".csv").tempfile().map_err(|e| Error::Internal(e.to_string()))?;
+        let rows = "collective,ranks,hosts,root,size_bytes,time_us\nbroadcast,4,4,0,1024,9\nbroadcast,4,1,2,1024,9\n";
+        crate::files::write(file.path(), rows.as_bytes())?;
+        let request = Request {
+            collectives: vec![collcast_sim::collective::Collective::Broadcast],
+            measurements: vec![file.path().to_owned()],
+            ..Request::default()
+        };
+        let refused = tune(&Site::load("h200x4")?, &request).map(|_| String::new()).unwrap_or_else(|e| e.render());
+        assert!(refused.contains("have root 2 (--root)") && refused.contains("they ran on 4 hosts"), "{refused}");
+        Ok(())
+    }
+
     /// Goal: a watch ends it, and nothing is tuned without a size.
     #[test]
     fn it_stops_and_refuses() {
@@ -391,5 +488,9 @@ mod tests {
         assert!(matches!(tune(&site, &request), Err(Error::Cancelled)));
         let none = tune(&site, &Request { sizes: Some(Vec::new()), ..Request::default() });
         assert!(matches!(none, Err(Error::Usage { .. })), "{none:?}");
+        for ranks in [0, 1] {
+            let few = tune(&site, &Request { ranks: Some(ranks), ..Request::default() });
+            assert!(matches!(few, Err(Error::Usage { .. })), "{few:?}");
+        }
     }
 }

@@ -56,7 +56,7 @@ impl Machine {
             nccl: version.to_string(),
             gpu: word.map(str::to_owned),
             form: first.filter(|_| word.is_some()).map(form),
-            with: site.told.given.clone(),
+            with: site.told.in_effect.clone(),
             next: own.then_some(plugin::LIBRARY),
             host: Vec::new(),
         }

@@ -245,6 +245,14 @@ impl Tuned {
         measured.map_or(candidate.belief.gain(), |gain| gain.min(candidate.belief.gain()))
     }
 
+    /// Whether what is advised rests on measured times, or gains more than the forecasts of both times are unsure by.
+    pub(crate) fn is_clear(&self) -> bool {
+        let (default, taken) = (self.default_candidate(), self.taken());
+        let unsure = |c: &Candidate| c.prediction.high.as_us() / c.prediction.time.as_us();
+        let saved = default.predicted_us / taken.predicted_us;
+        default.measured.is_some() && taken.measured.is_some() || saved > unsure(default).max(unsure(taken))
+    }
+
     /// Whether NCCL's choice was measured outside of what is forecast for it.
     pub(super) fn is_contradicted(&self) -> bool {
         let default = self.default_candidate();

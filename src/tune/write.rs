@@ -14,6 +14,7 @@ use super::outcome::{Machine, Outcome};
 use super::process::{Process, Tried};
 use super::tuned::{Advice, Own, Tuned};
 use super::variables::Variables;
+use crate::bench::date;
 use crate::error::Error;
 use crate::files;
 
@@ -266,8 +267,18 @@ fn saves(tried: &Tried) -> String {
     format!("{:.1}% less time over {} calls ({rests}{})", 100.0 * tried.gain, tried.calls, least.unwrap_or_default())
 }
 
-/// Writes `tuner.csv`, `nccl.env`, `slurm.sh`, `kubernetes.yaml`, `measured.csv` where a search measured, and reports of the
-/// outcome, one for programs as `tune.json` and one for people as `tune.md`, into a folder. That is made if it is not there;
+/// What `measured.csv` does not say: what NCCL was told, by which it is read again.
+fn beside_measured(machine: &Machine) -> String {
+    let env = machine.with.iter().map(|(name, value)| (name.clone(), toml::Value::String(value.clone())));
+    let named = |(key, value): (&str, String)| (key.to_owned(), toml::Value::String(value));
+    let title = format!("Times of `collcast tune --measure` on {}", machine.name);
+    let mut table: toml::Table = [("title", title), ("date", date())].into_iter().map(named).collect();
+    table.insert("env".to_owned(), toml::Value::Table(env.collect()));
+    table.to_string()
+}
+
+/// Writes `tuner.csv`, `nccl.env`, `slurm.sh`, `kubernetes.yaml`, `measured.csv` with its `.toml` where a search measured, and
+/// reports of the outcome, one for programs as `tune.json` and one for people as `tune.md`, into a folder. That is made if it is not there;
 /// each file is whole or not there. `plugin` is our library; without one, the user puts it into the folder.
 ///
 /// # Errors
@@ -290,7 +301,10 @@ pub fn write(
         ("tune.json", json::render(for_programs)),
         ("tune.md", markdown::render(for_people)),
     ];
-    files.extend(outcome.measured_csv.clone().map(|text| ("measured.csv", text)));
+    if let Some(text) = &outcome.measured_csv {
+        files.push(("measured.csv", text.clone()));
+        files.push(("measured.toml", beside_measured(&outcome.machine)));
+    }
     for (name, text) in files {
         files::write(&folder.join(name), text.as_bytes())?;
     }

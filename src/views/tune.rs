@@ -251,12 +251,22 @@ fn process_table(process: &Process) -> Table {
 fn verdict(outcome: &Outcome, written: bool) -> Verdict {
     let asked = outcome.asked().count();
     if let Some(why) = &outcome.refused {
+        let confidence = "none: judged on these times".to_owned();
+        if written {
+            return Verdict {
+                status: Status::Warning,
+                sentence: format!("the settings are written by --force, in spite of this: {why}"),
+                confidence,
+                basis: "measured".to_owned(),
+                next: Some("check the times before you load tuner.csv: `collcast validate`".to_owned()),
+            };
+        }
         return Verdict {
             status: Status::Failed,
             sentence: format!("nothing to use: {why}"),
-            confidence: "none: judged on these times".to_owned(),
+            confidence,
             basis: "measured".to_owned(),
-            next: Some("--force writes the settings all the same".to_owned()),
+            next: Some("`--force --output DIR` writes the settings all the same".to_owned()),
         };
     }
     let process = outcome.process.advised().map_or_else(String::new, |tried| {
@@ -298,7 +308,9 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
         format!("; the step takes {tuned_ms:.1} ms in place of {default_ms:.1}, {:.1}% less", 100.0 * step.saved())
     });
     let sentence = sentence + &step.unwrap_or_default() + &process;
-    let next = if written {
+    let next = if !call.is_clear() {
+        "the gain lies within the intervals of the forecasts: `collcast tune --measure` on that machine tells whether it is there"
+    } else if written {
         "`collcast tune install DIR` loads tuner.csv; measure again and `collcast compare`"
     } else {
         "`--output DIR` writes the settings"
@@ -309,7 +321,6 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
 /// A verdict as sure as what it rests on: measured times, or forecasts.
 fn judged(outcome: &Outcome, measured: bool, sentence: String, next: &str) -> Verdict {
     let doubt = match outcome {
-        _ if !measured => None,
         Outcome { other_gpus: true, .. } => Some("low: the measured times are of other GPUs than the machine has"),
         Outcome { contradicted: true, .. } => {
             Some("low: most measured times are far from any forecast; are they of this machine and of these protocols?")
@@ -318,7 +329,7 @@ fn judged(outcome: &Outcome, measured: bool, sentence: String, next: &str) -> Ve
     };
     Verdict {
         status: match measured {
-            true if doubt.is_some() => Status::Warning,
+            _ if doubt.is_some() => Status::Warning,
             true => Status::Ok,
             false => outcome.status,
         },
