@@ -75,16 +75,16 @@ impl Hosts {
     }
 }
 
-/// Every rank and group by itself.
-pub(super) fn unfolded(graph: &OpGraph) -> Classes {
+/// Every rank and group by itself, beside those that are like it in a folded graph.
+pub(super) fn unfolded(graph: &OpGraph, folded: &Classes) -> Classes {
     let rank = |index: usize| Rank(u32::try_from(index).unwrap_or(u32::MAX));
     Classes {
         rank: (0..graph.ranks.len()).collect(),
         group: (0..graph.groups.len()).collect(),
         ranks: (0..graph.ranks.len()).map(|r| (rank(r), 1)).collect(),
         groups: (0..graph.groups.len()).collect(),
-        like: (0..graph.groups.len()).collect(),
-        leaders: (0..graph.groups.len()).collect(),
+        like: folded.like.clone(),
+        leaders: folded.leaders.clone(),
     }
 }
 

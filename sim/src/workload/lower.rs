@@ -568,12 +568,17 @@ impl<'s, 'g> Builder<'s, 'g> {
             let (view, schedule) =
                 self.simulator.schedule(members, &call, choice, channels).map_err(|e| Lost::Error(e.into()))?;
             let plan = schedule.plan;
+            // Products lose power to what it sends alone, as beside a flow.
+            let sent = match self.mechanisms.interference {
+                true => self.footprint(op, key.0, group, key.1, back).map_err(Lost::Error)?.sent.clone(),
+                false => Vec::new(),
+            };
             let footprint = Arc::new(Footprint {
                 time: SimDuration::ZERO,
                 blocks: plan.channels,
                 block_share: 0.0,
                 links: Vec::new(),
-                sent: Vec::new(),
+                sent,
                 how: format!("{}/{}, {} channels", plan.algorithm, plan.protocol, plan.channels),
                 bound_by: "",
             });

@@ -71,7 +71,7 @@ impl Simulator<'_> {
         // Without communication there are no slices, only ranks that wait for each other.
         let flows = || lower::flows(self, graph, &folded, mechanisms);
         let step = if level == Level::Slices && mechanisms.communication {
-            slices::slices(self, graph, mechanisms)
+            slices::slices(self, graph, &folded, mechanisms)
         } else {
             let lowered = flows()?;
             let outcome = run(&lowered.instance, &mut teller).map_err(WorkloadError::run);

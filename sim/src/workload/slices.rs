@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::fold::Classes;
 use super::footprint::Simulator;
 use super::graph::{Mechanisms, OpGraph, WorkloadError};
 use super::lower::{Builder, WHOLE};
@@ -20,9 +21,10 @@ use crate::schedule::wiring::UNUSED;
 pub(super) fn slices(
     simulator: &Simulator<'_>,
     graph: &OpGraph,
+    folded: &Classes,
     mechanisms: Mechanisms,
 ) -> Result<Step, WorkloadError> {
-    let classes = super::fold::unfolded(graph);
+    let classes = super::fold::unfolded(graph, folded);
     let mut builder = Builder::new(simulator, graph, &classes, mechanisms);
     builder.jobs = Some(Vec::new());
     for lane in 0..classes.ranks.len() {
@@ -72,11 +74,10 @@ pub(super) fn slices(
             }
         }
         for (conn, senders) in conns.iter_mut().zip(senders) {
-            // Ranks that send over one connection together, as of NVLS, share its bytes.
-            let weight = weight / senders.len().max(1) as u64;
-            for memory in senders {
-                conn.uses.push(Section::Transfer, (memory, weight));
-            }
+            // One flow has the bytes of all its senders: that of the receiver where it loads them, as through NVLS.
+            let loads = conn.uses.iter().next().is_some_and(|(first, _)| first == Section::Load);
+            let section = if loads { Section::Load } else { Section::Transfer };
+            senders.into_iter().for_each(|memory| conn.uses.push(section, (memory, weight)));
         }
         let blocks: FxHashMap<u32, usize> =
             builder.own.iter().enumerate().map(|(rank, own)| (own.blocks + base, rank)).collect();
