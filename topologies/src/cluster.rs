@@ -24,6 +24,8 @@ pub struct HostGroup {
     pub names: Vec<String>,
     /// What each of them is.
     pub host: HostSpec,
+    /// Whether they begin an NVLink domain of their own, though the one before has seats left.
+    pub new_domain: bool,
 }
 
 /// A cluster.
@@ -59,7 +61,7 @@ impl ClusterSpec {
         Self {
             name: name.to_owned(),
             file: file.to_owned(),
-            groups: vec![HostGroup { names: vec!["host0".to_owned()], host }],
+            groups: vec![HostGroup { names: vec!["host0".to_owned()], host, new_domain: false }],
             ..Self::default()
         }
     }
@@ -223,9 +225,21 @@ impl ClusterSpec {
         let mut joined = Vec::new();
         let mut management = Vec::new();
         let mut domains = 0;
+        // Switch of the NVLink domain that is being filled, and how many hosts it lacks; and of what hosts it is.
+        let mut domain: Option<(VertexId, u32)> = None;
+        let mut filled_by = None;
         for group in &self.groups {
-            // Switch of the NVLink domain that is being filled, and how many hosts it lacks.
-            let mut domain: Option<(VertexId, u32)> = None;
+            let kind = group.host.domain_kind();
+            if group.new_domain || kind != filled_by {
+                (domain, filled_by) = (None, kind);
+            }
+            if let (Some(first), Some((_, seats @ 1..))) = (group.names.first(), domain) {
+                builder.assumptions.push(format!(
+                    "NVLink: the hosts from {} on join the NVLink domain of those before them, which has {seats} seats left; \
+                     new_domain = true in their [[hosts]] table begins another",
+                    crate::error::quote(first)
+                ));
+            }
             let mut plain = group.host.clone();
             if by_rail {
                 number_rails(&mut plain, &mut builder);

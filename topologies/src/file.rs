@@ -510,7 +510,16 @@ impl Reader<'_> {
         if gpus > MAX_GPUS {
             return Err(self.too_many_gpus(&raw.span, gpus));
         }
-        Ok((HostGroup { names, host: spec }, fabric, profile))
+        let new_domain = host.new_domain.unwrap_or(false);
+        if new_domain && spec.nvlink_domain.is_none() {
+            return Err(self.contradiction(
+                &raw.span,
+                "new_domain begins an NVLink domain of several hosts, and these hosts are in none".to_owned(),
+                "each host by itself",
+                "leave `new_domain` out, or say how many hosts share NVSwitches: `nvlink.domain`",
+            ));
+        }
+        Ok((HostGroup { names, host: spec, new_domain }, fabric, profile))
     }
 
     fn names(&self, host: &RawHost, before: usize) -> Result<Vec<String>, TopologiesError> {

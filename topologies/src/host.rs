@@ -115,6 +115,11 @@ pub struct HostSpec {
 }
 
 impl HostSpec {
+    /// Of which NVLink domain of several hosts it may be: its seats, and the GPUs.
+    pub(crate) fn domain_kind(&self) -> Option<(u32, &str)> {
+        self.nvlink_domain.zip(self.gpus.first().map(|gpu| gpu.gpu.model.as_str()))
+    }
+
     /// Adds the host to a topology under `name` and returns the NIC vertices, in order. NVLinks
     /// to NVSwitches go to those of the host's NVLink `domain`, where it is in one.
     pub fn add_to(

@@ -127,7 +127,7 @@ pub fn read_cluster(source: Source<'_>, stem: &str) -> Result<ClusterSpec, Topol
         host.assume(note);
     }
     let mut cluster = ClusterSpec::single(stem, source.file, HostSpec::default());
-    cluster.groups = vec![HostGroup { names: log.hosts, host }];
+    cluster.groups = vec![HostGroup { names: log.hosts, host, new_domain: false }];
     cluster.software = log.software;
     Ok(cluster)
 }

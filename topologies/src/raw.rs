@@ -251,6 +251,9 @@ pub(crate) struct RawHost {
     pub(crate) like: Option<At<String>>,
     /// NCCL topology XML (or `nvidia-smi topo -m` text) of one host, beside this file.
     pub(crate) xml: Option<At<String>>,
+    /// Whether these hosts begin an NVLink domain (`nvlink.domain`) though hosts of the table before left seats in theirs; they
+    /// take those seats where absent.
+    pub(crate) new_domain: Option<bool>,
     /// GPUs.
     pub(crate) gpus: Option<At<RawGpus>>,
     /// NVLink.
@@ -297,7 +300,7 @@ pub(crate) struct RawNvlink {
     /// Nominal rate of one link, one direction.
     pub(crate) rate_per_link: Option<At<RawRate>>,
     /// Hosts, in order, whose GPUs share one layer of NVSwitches (18 in an NVL72 rack); with
-    /// `nvswitch` only.
+    /// `nvswitch` only. The next table of such hosts goes on where this one ends, unless it has `new_domain`.
     #[schemars(with = "Option<u32>")]
     pub(crate) domain: Option<At<i64>>,
 }

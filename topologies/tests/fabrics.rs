@@ -10,7 +10,7 @@ use collcast_sim::network::{Route, Router, order_by};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
-use collcast_sim::topology::Topology;
+use collcast_sim::topology::{Topology, VertexKind};
 use collcast_sim::units::Bytes;
 use collcast_topologies::file;
 
@@ -84,6 +84,34 @@ fabric = { kind = "single-switch" }
     let rack = build(rack.replace("36", "18").split("[fabric]").next().unwrap());
     assert_eq!(rack.ranks(), 72);
     assert!(time_us(&rack, 8) > 0.0);
+}
+
+/// Goal: an NVLink domain is filled by hosts in order, whatever [[hosts]] tables they are in; a table of other hosts, or one that
+/// says so, begins another, and who joins one is told.
+#[test]
+fn domains_go_on_over_tables() {
+    let drawn = |tables: &[&str]| {
+        let tables: Vec<String> = tables.iter().map(|table| format!("[[hosts]]\n{table}\n")).collect();
+        let topology = build(&format!("name = \"racks\"\n{}", tables.concat()));
+        let domains = topology.vertices().filter(|(_, vertex)| vertex.kind == VertexKind::NvSwitch).count();
+        (domains, topology.assumptions.join("; ").contains("from host10 on join the NVLink domain"))
+    };
+    let (ten, other) = ("like = \"gb200-nvl72\"\ncount = 10", "like = \"dgx-b200\"");
+    let own = &format!("{ten}\nnew_domain = true");
+    let smaller = "like = \"gb200-nvl72\"\nnvlink = { kind = \"nvswitch\", links_per_gpu = 18, rate_per_link = \"50 GB/s\", domain = 9 }";
+    for (tables, domains, told) in [
+        (&[ten, ten][..], 2, true),
+        (&[ten, own], 2, false),
+        (&[ten, ten, ten, ten], 3, true),
+        (&[ten, own, ten, own], 4, false),
+        (&[ten, smaller], 2, false),
+        (&[ten, other, ten], 3, false),
+    ] {
+        assert_eq!(drawn(tables), (domains, told), "{tables:?}");
+    }
+    let mut none = |_: &str| Err(std::io::Error::other("no other file"));
+    let text = format!("schema = \"collcast/topology/1\"\n[[hosts]]\n{other}\nnew_domain = true\n");
+    assert!(file::read(&text, "test.toml", &mut none).unwrap_err().render().contains("these hosts are in none"));
 }
 
 /// Goal: hashing draws every cable, so that flows can collide; adaptive fabrics bundle them.

@@ -56,6 +56,9 @@ pub fn toml(listed: &Listed) -> String {
         let names = quoted(&compress(&group.names));
         let key = if is_topology_file(like) || crate::texts::text(like).is_some() { "like" } else { "xml" };
         let _ = writeln!(out, "\n[[hosts]]\nnames = {names}\n{key} = {}", quoted(&named(like)));
+        if group.new_domain {
+            out.push_str("new_domain = true\n");
+        }
     }
     if let Some(fabric) = cluster.fabric.as_ref().filter(|fabric| fabric.kind == FabricKind::Listed) {
         network(fabric, &mut out);

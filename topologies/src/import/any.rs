@@ -172,7 +172,7 @@ fn of_log(source: Source<'_>, like: Option<&str>) -> Result<Imported, Topologies
         software.env.retain(|(known, _)| *known != name);
         software.env.push((name, value));
     }
-    let groups = vec![HostGroup { names: log.hosts, host: host_of(&spec) }];
+    let groups = vec![HostGroup { names: log.hosts, host: host_of(&spec), new_domain: false }];
     let stem = Path::new(source.file).file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
     let cluster = ClusterSpec { name: stem, file: source.file.to_owned(), software, groups, ..spec };
     cluster.build()?;

@@ -88,7 +88,8 @@ impl Listing {
                 ));
             }
             names.push(name.to_owned());
-            groups.push(HostGroup { names: group.names, host });
+            let new_domain = self.blocks && host.nvlink_domain.is_some();
+            groups.push(HostGroup { names: group.names, host, new_domain });
             first.get_or_insert(spec);
         }
         let base = first.unwrap_or_default();
