@@ -35,6 +35,52 @@ fn what_does_not_fit_is_not_picked() {
     assert_eq!(large.plan.as_ref().unwrap().looked_at, (1, 0, 1));
 }
 
+/// Goal: no call is exposed for longer than it lasts: kernels that it slows are a part of their own, and the parts are the step.
+#[test]
+fn calls_are_exposed_no_longer_than_they_last() {
+    for (layout, zero) in [("mbs=1", 0), ("mbs=1", 1), ("mbs=1", 2), ("pp=4,mbs=1", 1), ("pp=2,vpp=2,mbs=1", 0)] {
+        let request = Request { layout: Some(layout.to_owned()), zero: Some(zero), ..request("dgx-h100", 8) };
+        let plan = plan(&request, &Watch::default()).unwrap();
+        let of_data = plan.calls.iter().filter(|one| one.call.kind == Kind::Data && !one.of_optimizer);
+        for one in of_data {
+            let all = one.count * one.call.cost.seconds;
+            assert!(one.exposed <= all * (1.0 + 1e-9), "{layout} {zero}: {} of {all}: {one:?}", one.exposed);
+        }
+        let step = &plan.layouts[0].step;
+        assert!(layout.contains("pp") || step.slowed > 0.0 && step.bubble == 0.0, "{layout} {zero}: {step:?}");
+        let parts = [step.kernels, step.slowed, step.issued, step.bubble, step.optimizer];
+        let parts = parts.iter().chain(step.exposed.iter().map(|(_, seconds)| seconds)).sum::<f64>();
+        assert!((parts / step.seconds - 1.0).abs() < 1e-6, "{layout} {zero}: {parts}, {step:?}");
+    }
+}
+
+/// Goal: of a sum of gradients the part is exposed that goes on when all stages are through with their passes. Method: a fast network,
+/// where the drain of the pipeline hides all of the last stage's sum, and a slow one, where it does not.
+#[test]
+fn the_drain_of_a_pipeline_hides_sums() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("step.json");
+    let timeline = file.to_str().unwrap();
+    for (machine, hidden) in [("dgx-h100", true), ("kestrel-h100", false)] {
+        let batch = ["plan", "llama3-70b", "--gpus", "256", "--layout", "tp=4,pp=4", "--global-batch", "64"];
+        let (_, out, err) =
+            collcast(&[&batch[..], &["--on", machine, "--timeline", timeline, "--format", "json"]].concat());
+        let json: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+        let drawn: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        let stage = &json["layouts"][0]["busiest_stage"];
+        let end = |of: &dyn Fn(&Value) -> bool| {
+            let spans = drawn["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X" && of(event));
+            spans.map(|span| span["ts"].as_f64().unwrap() + span["dur"].as_f64().unwrap()).fold(0.0, f64::max) / 1e6
+        };
+        let drained = end(&|span| span["name"].as_str().unwrap().starts_with("backward"));
+        let summed = end(&|span| span["name"] == "sum of gradients" && span["pid"] == *stage);
+        let exposed = json["layouts"][0]["exposed_s"]["data"].as_f64().unwrap_or(0.0);
+        assert_ne!(*stage, 0, "the first stage drains last");
+        assert_eq!((exposed == 0.0, summed < drained), (hidden, hidden), "{machine}: {exposed}, {summed} {drained}");
+        assert!((exposed - (summed - drained).max(0.0)).abs() < 1e-5, "{machine}: {exposed}, {summed} {drained}");
+    }
+}
+
 /// Goal: an option is what the plan by itself is; efficiency, front and picks follow from the options.
 #[test]
 fn options_are_plans_beside_each_other() {

@@ -68,8 +68,9 @@ impl Order {
 
 /// What a step does besides its passes, by stage.
 pub(crate) trait Around {
-    /// When the first forward pass of a chunk ends, from when it could start and what it takes alone.
-    fn first(&self, stage: usize, chunk: usize, times: (f64, f64), record: &mut Record<'_>) -> f64;
+    /// When the first forward pass of a chunk ends, from when it could start and what it takes alone; and how much longer its
+    /// kernels take beside calls.
+    fn first(&self, stage: usize, chunk: usize, times: (f64, f64), record: &mut Record<'_>) -> (f64, f64);
 }
 
 /// A pipeline.
@@ -100,6 +101,10 @@ pub(crate) struct PipelineTimes {
     pub(crate) busy: Vec<f64>,
     /// Time in which a stage waits for messages to leave, and puts together what came in parts.
     pub(crate) sending: Vec<f64>,
+    /// Time in which first passes wait for parameters, by stage.
+    pub(crate) gathering: Vec<f64>,
+    /// What kernels of first passes take longer beside calls, by stage.
+    pub(crate) slowed: Vec<f64>,
     /// Forward passes that ran beside a backward pass, by stage and by both their chunks as in [`StageTimes::both`].
     pub(crate) beside: Vec<Vec<u32>>,
 }
@@ -126,6 +131,8 @@ impl Pipeline {
                 last_begins: vec![vec![0.0; chunks]; stages],
                 busy: vec![0.0; stages],
                 sending: vec![0.0; stages],
+                gathering: vec![0.0; stages],
+                slowed: vec![0.0; stages],
                 beside: vec![vec![0; chunks * chunks]; stages],
             },
         };
@@ -160,7 +167,10 @@ impl Pipeline {
                         let later = self.order != Order::DualPipe || matches!(turn, Turn::Split(_));
                         let alone = seconds(pass) + if later { 0.0 } else { weights };
                         let end = if pass.forward && std::mem::take(&mut first[stage][chunk]) {
-                            around.first(stage, chunk, (start, alone), record)
+                            let (end, slowed) = around.first(stage, chunk, (start, alone), record);
+                            run.times.slowed[stage] += slowed;
+                            run.times.gathering[stage] += end - start - alone - slowed;
+                            end
                         } else {
                             start + alone
                         };
@@ -341,8 +351,8 @@ mod tests {
 
     struct Nothing;
     impl Around for Nothing {
-        fn first(&self, _: usize, _: usize, (start, alone): (f64, f64), _: &mut Record<'_>) -> f64 {
-            start + alone
+        fn first(&self, _: usize, _: usize, (start, alone): (f64, f64), _: &mut Record<'_>) -> (f64, f64) {
+            (start + alone, 0.0)
         }
     }
 

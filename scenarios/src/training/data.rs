@@ -179,9 +179,15 @@ impl Replicas {
         if all > 0.0 { (part(|cost| cost.interval.0), part(|cost| cost.interval.1)) } else { (1.0, 1.0) }
     }
 
-    /// When the gradients of a stage are summed, if its last backward passes through its chunks begin at `begins` and its
-    /// passes end at `end`. Gradients that are put off are there last.
-    pub(super) fn tail(&self, stage: usize, (begins, end): (&[f64], f64), record: &mut Record<'_>) -> f64 {
+    /// When the gradients of a stage are summed, if its last backward passes through its chunks begin at `begins`, its passes
+    /// end at `end` and those of all stages at `drained`; and how much longer its kernels take beside the sums. Gradients that
+    /// are put off are there last.
+    pub(super) fn tail(
+        &self,
+        stage: usize,
+        (begins, end, drained): (&[f64], f64, f64),
+        record: &mut Record<'_>,
+    ) -> (f64, f64) {
         let chunks = &self.stages[stage];
         let mut order: Vec<usize> = (0..chunks.len()).collect();
         order.sort_by(|&a, &b| begins[a].total_cmp(&begins[b]));
@@ -204,17 +210,21 @@ impl Replicas {
                 calls(&mut items, &bucket.reduce, before.as_slice());
             }
         }
-        let ran = run(&items);
+        let mut ran = run(&items);
+        // While other stages have passes left, this one would wait without its sums too.
+        for (exposed, end) in ran.exposed.iter_mut().zip(&ran.ends) {
+            *exposed = exposed.min((start + end - drained).max(0.0));
+        }
         timeline::ran(&items, &ran, (stage, Doing::Gradients, start), record);
-        end.max(start + ran.end())
+        (end.max(start + ran.end()), ran.slowed)
     }
 }
 
 impl Around for Replicas {
-    fn first(&self, stage: usize, chunk: usize, (start, alone): (f64, f64), record: &mut Record<'_>) -> f64 {
+    fn first(&self, stage: usize, chunk: usize, (start, alone): (f64, f64), record: &mut Record<'_>) -> (f64, f64) {
         let chunks = &self.stages[stage];
         if chunks[chunk].iter().all(|bucket| bucket.gather.is_empty()) {
-            return start + alone;
+            return (start + alone, 0.0);
         }
         let seconds = |chain: &Chain| chain.iter().map(|call| call.cost.seconds).sum::<f64>();
         let earlier: f64 = chunks[..chunk].iter().flatten().map(|bucket| seconds(&bucket.gather)).sum();
@@ -228,7 +238,7 @@ impl Around for Replicas {
         let last = items.len() - 1;
         let ran = run(&items);
         timeline::ran(&items, &ran, (stage, Doing::Parameters { chunk: chunk as u32 }, 0.0), record);
-        ran.ends[last]
+        (ran.ends[last], ran.slowed)
     }
 }
 
@@ -270,7 +280,7 @@ pub(super) fn sharded(
     one.variance[1] += (between * (high - 1.0)).powi(2);
     let mut spent = Spent::default();
     spent.add(&one, training.parallel.micro_batches() as f64);
-    training.whole(&stages, (0, spent), timer, (low, high))
+    training.whole(&stages, (0, spent), timer)
 }
 
 /// An item that is a pass through a unit: its place, the unit, and whether forward.

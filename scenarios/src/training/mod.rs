@@ -169,8 +169,9 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
     let replicas = data::Replicas::new(training, &timer, &stages)?;
     let ran = pipeline.run(&replicas, record);
     let last = ran.busy.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(stage, _)| stage);
-    let tail = |s: usize| replicas.tail(s, (&ran.last_begins[s], ran.ends[s]), record);
-    let ends: Vec<f64> = (0..stages.len()).map(tail).collect();
+    let drained = ran.ends.iter().copied().fold(0.0, f64::max);
+    let tail = |s: usize| replicas.tail(s, (&ran.last_begins[s], ran.ends[s], drained), record);
+    let tails: Vec<(f64, f64)> = (0..stages.len()).map(tail).collect();
     let mut spent = Spent::default();
     let (all, beside) = (training.through_each(), &ran.beside[last]);
     for chunk in 0..chunks {
@@ -182,10 +183,13 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
     }
     both[last].iter().zip(beside).for_each(|(both, &times)| spent.add(both, times.into()));
     spent.exposed[Kind::Pipeline as usize] += ran.sending[last];
-    let (tail, (low, high)) = (ends[last] - ran.ends[last], replicas.interval(last));
-    spent.exposed[Kind::Data as usize] += tail;
-    spent.variance[0] += (tail * (1.0 - low)).powi(2);
-    spent.variance[1] += (tail * (high - 1.0)).powi(2);
-    spent.seconds = ends.into_iter().fold(0.0, f64::max);
-    training.whole(&stages, (last, spent), &timer, (low, high))
+    let ((end, slowed), waits) = (tails[last], ran.gathering[last]);
+    spent.slowed += ran.slowed[last] + slowed;
+    // A sum costs what it goes on for after the stage's own kernels and after the passes of all stages.
+    spent.exposed[Kind::Data as usize] += waits + (end - drained.max(ran.ends[last] + slowed)).max(0.0);
+    spent.seconds = tails.iter().map(|tail| tail.0).fold(0.0, f64::max);
+    let (of_calls, (low, high)) = (ran.slowed[last] + waits + spent.seconds - drained, replicas.interval(last));
+    spent.variance[0] += (of_calls * (1.0 - low)).powi(2);
+    spent.variance[1] += (of_calls * (high - 1.0)).powi(2);
+    training.whole(&stages, (last, spent), &timer)
 }

@@ -58,7 +58,8 @@ pub struct Step {
     pub slowed: f64,
     /// Waits for the host that issues kernels.
     pub issued: f64,
-    /// Calls with no kernel beside them, on that stage.
+    /// Calls with no kernel beside them, on that stage. A sum of gradients beside the last passes of other stages is none: the
+    /// stage would wait for these without it.
     pub exposed: Vec<(Kind, f64)>,
     /// Its time without work: the pipeline fills and empties, or waits for another stage.
     pub bubble: f64,
@@ -557,14 +558,12 @@ impl Training<'_> {
         work::optimizer((own as u64, (sum(0) + sum(1)) as u64), stage.tensors(), self.parallel, self.software)
     }
 
-    /// The step with its optimizer, given the busiest stage and what it spent before, and the interval of what replicas exchange,
-    /// as parts of it.
+    /// The step with its optimizer, given the busiest stage and what it spent before.
     pub(crate) fn whole(
         &self,
         stages: &[Stage],
-        (busiest, mut spent): (usize, Spent),
+        (busiest, spent): (usize, Spent),
         timer: &Timer<'_>,
-        replicas: (f64, f64),
     ) -> Result<Step, TrainingError> {
         let (mut optimizer, mut update) = (0.0_f64, 0.0_f64);
         for stage in stages {
@@ -581,14 +580,7 @@ impl Training<'_> {
         let no_rounding = |time: f64| if time > ROUNDING * seconds { time } else { 0.0 };
         let issued = no_rounding(spent.issued + seconds - spent.seconds - optimizer);
         let exposed: f64 = spent.exposed.iter().sum();
-        let mut rest = no_rounding(seconds - optimizer - spent.kernels - spent.slowed - issued - exposed);
-        // Without other stages, passes wait for what replicas exchange.
-        if self.parallel.pipeline < 2 {
-            let waits = std::mem::take(&mut rest);
-            spent.exposed[Kind::Data as usize] += waits;
-            spent.variance[0] += (waits * (1.0 - replicas.0)).powi(2);
-            spent.variance[1] += (waits * (replicas.1 - 1.0)).powi(2);
-        }
+        let rest = no_rounding(seconds - optimizer - spent.kernels - spent.slowed - issued - exposed);
         let recomputed = stages[busiest].recomputed() * self.through_each();
         // While it waits for other stages these run passes like its own, whose kernels and calls are off by as much.
         let passes = spent.kernels + spent.slowed + issued + exposed;
