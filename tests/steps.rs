@@ -219,6 +219,22 @@ fn a_rank_out_of_step_leaves_its_siblings() {
     }
 }
 
+/// Goal: variants with jitter are compared by their medians, which have their range, and 0 is what they are compared with.
+#[test]
+fn variants_keep_their_jitter() {
+    let machine = "topology = \"h200x4\"\n[layout]\ndata = 4\n[data_parallel]\nkind = \"at_end\"\n";
+    let (_dir, path) = scenario(machine, "");
+    let (answer, said) = answer(&[&path, "--vary", "jitter.relative=0,0.1"]);
+    let [calm, shaken] = [0, 1].map(|row| {
+        let row = &answer["rows"][row];
+        ["step_ms", "low_ms", "median_ms", "high_ms"].map(|key| number(row, key))
+    });
+    assert!(calm.iter().all(|time| (time / calm[0] - 1.0).abs() < 2e-3), "{calm:?}");
+    let [step, low, median, high] = shaken;
+    assert!(step == calm[0] && step < low && low < median && median < high, "{shaken:?}");
+    assert!(said.contains("fastest of 2 at the median of its jitter: jitter.relative=0,"), "{said}");
+}
+
 /// Goal: variants, and what would help, are simulated at one level, which the answer names. Method: all-reduces of a bucket size
 /// each, of which the small ones are too many slices; and a small pipeline, whose copy engines have no slices.
 #[test]

@@ -247,6 +247,11 @@ impl Reader<'_> {
         Err(self.bad(number.span(), format!("{what} is {value}"), &label, ""))
     }
 
+    /// The same, or 0 for none.
+    fn share_or_none(&self, number: &Spanned<f64>, what: &str) -> Result<f64, TopologiesError> {
+        if *number.get_ref() == 0.0 { Ok(0.0) } else { self.share(number, what, 1.0) }
+    }
+
     fn scenario(&self, raw: RawFile) -> Result<Scenario, TopologiesError> {
         if raw.schema.get_ref() != SCHEMA {
             let message = format!("the schema is `{}`", raw.schema.get_ref());
@@ -292,7 +297,7 @@ impl Reader<'_> {
         }
         let jitter = match &raw.jitter {
             Some(j) => {
-                let relative = self.share(&j.relative, "relative", 1.0)?;
+                let relative = self.share_or_none(&j.relative, "relative")?;
                 let seeds = match &j.seeds {
                     None => 5,
                     some => self.count(some.as_ref(), "seeds", 1000)?,
@@ -313,8 +318,7 @@ impl Reader<'_> {
             layout,
             data_parallel,
             calls: self.calls(&raw.communication)?,
-            spread: (raw.machine.spread.as_ref().filter(|n| *n.get_ref() != 0.0))
-                .map_or(Ok(0.0), |n| self.share(n, "spread", 1.0))?,
+            spread: raw.machine.spread.as_ref().map_or(Ok(0.0), |n| self.share_or_none(n, "spread"))?,
             stragglers,
             slow_links,
             jitter,

@@ -247,7 +247,7 @@ pub(crate) struct RawStraggler {
 #[derive(Deserialize, JsonSchema, Clone, Debug)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawJitter {
-    /// Standard deviation of a computation's time, relative to it.
+    /// Standard deviation of a computation's time, relative to it; 0 for none, to compare with.
     #[schemars(with = "f64")]
     pub(crate) relative: Spanned<f64>,
     /// Of the generator; 1 by default.

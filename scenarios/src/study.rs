@@ -108,7 +108,7 @@ impl Spread {
     }
 }
 
-/// Runs a step with jitter, once a seed, at the level of the step itself.
+/// Runs a step with jitter, once a seed, at the level of the step itself. Without any, all seeds are alike.
 ///
 /// # Errors
 /// As [`Simulator::run`].
@@ -120,6 +120,7 @@ pub fn spread(
 ) -> Result<Spread, WorkloadError> {
     let mut graph = graph.clone();
     let mut times = Vec::new();
+    let seeds = if jitter.ppm == 0 { 1 } else { seeds };
     for seed in (jitter.seed..).take(seeds as usize) {
         graph.jitter = Some(Jitter { seed, ..jitter });
         times.push((seed, simulator.run(&graph, Mechanisms::default(), level)?.time));

@@ -19,14 +19,14 @@ use std::collections::BTreeSet;
 use collcast_scenarios::study;
 use collcast_sim::collective::Launch;
 use collcast_sim::topology::Topology;
-use collcast_sim::workload::{Level, Mechanisms, OpGraph};
+use collcast_sim::workload::{Level, Mechanisms, OpGraph, Simulator};
 
 use crate::error::Error;
 pub use advice::Change;
 pub use collectives::{Collectives, Role};
 pub use goal::{Written, write_goal};
 use loaded::{Loaded, failed, gpus, is_of_others, ms};
-pub use outcome::{Communication, Detail, Disturbed, LinkUse, Outcome, PathPart, Stream, Variant};
+pub use outcome::{Communication, Detail, Disturbed, Jittered, LinkUse, Outcome, PathPart, Stream, Variant};
 pub use pictures::pictures;
 pub use profiled::profiled;
 pub use recorded::{is_recorded, recorded, write_recorded};
@@ -50,6 +50,11 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
         let ran = Loaded::new(text, label, request).and_then(|loaded| {
             let loaded = loaded.followed(request.watch.one_of(index, variants.len()));
             let mut outcome = of_scenario(label, &loaded, level)?;
+            if variants.len() > 1 {
+                let seeds = loaded.scenario.jitter.map_or(0, |(_, seeds)| seeds as usize);
+                let simulator = loaded.machine.telling_simulator(seeds);
+                outcome.variants[0].jitter = jittered(&loaded, &simulator, &outcome.graph, outcome.step.level())?;
+            }
             if let Some(warning) = moved(&own, &loaded.machine.topology) {
                 outcome.warnings.push(warning);
                 outcome.same_gpus = false;
@@ -172,16 +177,29 @@ fn disturbed(loaded: &Loaded, graph: &OpGraph, level: Level) -> Result<Vec<Distu
     for (name, graph) in cases {
         let step = simulator.run(graph, Mechanisms::default(), level).map_err(failed)?;
         all.push(Disturbed { case: name.to_owned(), step_ms: ms(step.time), range_ms: None, seeds: None });
-        if let Some((jitter, seeds)) = scenario.jitter {
-            let spread = study::spread(&simulator, graph, (jitter, seeds), level).map_err(failed)?;
-            let [low, median, high] = spread.quantiles();
+        if let Some(Jittered { median_ms, range_ms, seeds }) = jittered(loaded, &simulator, graph, level)? {
             all.push(Disturbed {
                 case: format!("{name}, with jitter (median)"),
-                step_ms: ms(median),
-                range_ms: Some((ms(low), ms(high))),
-                seeds: Some((jitter.seed, jitter.seed + u64::from(seeds) - 1)),
+                step_ms: median_ms,
+                range_ms: Some(range_ms),
+                seeds: Some(seeds),
             });
         }
     }
     Ok(all)
+}
+
+/// The step over seeds of the scenario's jitter, if it has some.
+fn jittered(
+    loaded: &Loaded,
+    simulator: &Simulator<'_>,
+    graph: &OpGraph,
+    level: Level,
+) -> Result<Option<Jittered>, Error> {
+    let Some(jitter) = loaded.scenario.jitter else { return Ok(None) };
+    let spread = study::spread(simulator, graph, jitter, level).map_err(failed)?;
+    let [low, median, high] = spread.quantiles().map(ms);
+    let first = jitter.0.seed;
+    let seeds = (first, spread.times.last().map_or(first, |last| last.0));
+    Ok(Some(Jittered { median_ms: median, range_ms: (low, high), seeds }))
 }

@@ -105,6 +105,8 @@ pub struct Variant {
     pub bubble_ms: f64,
     /// Of the computation: what slow and late ranks add to it.
     pub straggler_ms: f64,
+    /// The step over seeds of its jitter, where it has some and several variants are compared.
+    pub jitter: Option<Jittered>,
     /// Algorithms and protocols that NCCL chooses, by kind of call.
     #[serde(skip)]
     pub choices: Choices,
@@ -112,7 +114,23 @@ pub struct Variant {
     pub events: u64,
 }
 
+/// A step over seeds of its jitter.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Jittered {
+    /// Its median.
+    pub median_ms: f64,
+    /// The shortest and the longest.
+    pub range_ms: (f64, f64),
+    /// The first and the last seed.
+    pub seeds: (u64, u64),
+}
+
 impl Variant {
+    /// What a step takes: the median over its jitter, where it has some.
+    pub fn usual_ms(&self) -> f64 {
+        self.jitter.map_or(self.step_ms, |jitter| jitter.median_ms)
+    }
+
     /// Says where NCCL chooses otherwise for another variant.
     pub(super) fn chooses_otherwise(&self, other: &Self) -> Option<String> {
         let choice = changed(&self.choices, &other.choices);

@@ -128,6 +128,7 @@ fn variant(label: &str, graph: &OpGraph, step: &Step, parts: &Breakdown, choices
         unhidden_ms: signed(parts.unhidden),
         bubble_ms: ms(parts.compute) - ms(parts.busiest) - signed(parts.stragglers),
         straggler_ms: signed(parts.stragglers),
+        jitter: None,
         choices,
         events: step.events,
     }

@@ -54,7 +54,12 @@ impl Outcome {
         );
         if let Some(((fastest, least), (slowest, most))) = ends(&outcome.variants) {
             let count = outcome.variants.len();
-            let by = if uneven(&outcome.variants) { " by micro-batch" } else { "" };
+            let by = match (uneven(&outcome.variants), jitters(&outcome.variants)) {
+                (true, true) => " by micro-batch, at the median of its jitter",
+                (true, false) => " by micro-batch",
+                (false, true) => " at the median of its jitter",
+                (false, false) => "",
+            };
             (report.lead, sentence) = match outcome.same_work && outcome.same_gpus {
                 true if alike(least, most) => (
                     format!("No difference between {count} variants"),
@@ -96,9 +101,14 @@ fn uneven(variants: &[Variant]) -> bool {
     variants.windows(2).any(|pair| pair[0].micro_batches != pair[1].micro_batches)
 }
 
+/// Whether computations of a variant differ at random.
+fn jitters(variants: &[Variant]) -> bool {
+    variants.iter().any(|variant| variant.jitter.is_some())
+}
+
 /// Time of a step, of a micro-batch.
 fn micro_batch_ms(variant: &Variant) -> f64 {
-    variant.step_ms / variant.micro_batches as f64
+    variant.usual_ms() / variant.micro_batches as f64
 }
 
 /// A variant with its time in ms.
@@ -107,7 +117,7 @@ type Timed<'v> = (&'v Variant, f64);
 /// The fastest and the slowest of several variants, with their times; those of a micro-batch where steps have different
 /// numbers of them.
 fn ends(variants: &[Variant]) -> Option<(Timed<'_>, Timed<'_>)> {
-    let time = if uneven(variants) { micro_batch_ms } else { |variant: &Variant| variant.step_ms };
+    let time = if uneven(variants) { micro_batch_ms } else { Variant::usual_ms };
     let timed = || variants.iter().map(|variant| (variant, time(variant)));
     let by_time = |a: &Timed<'_>, b: &Timed<'_>| a.1.total_cmp(&b.1);
     timed().min_by(by_time).zip(timed().max_by(by_time)).filter(|_| variants.len() > 1)
@@ -121,6 +131,14 @@ fn variants(variants: &[Variant]) -> Table {
         columns.push(Column::text("variant", "variant"));
     }
     columns.extend([Column::number("ranks", "ranks"), Column::number("step_ms", "step ms")]);
+    let jitters = jitters(variants);
+    if jitters {
+        columns.extend([
+            Column::number("median_ms", "with jitter ms"),
+            Column::number("low_ms", "shortest ms"),
+            Column::number("high_ms", "longest ms"),
+        ]);
+    }
     if uneven {
         columns.push(Column::number("micro_batch_ms", "ms a micro-batch"));
     }
@@ -152,6 +170,10 @@ fn variants(variants: &[Variant]) -> Table {
             row.push(v.label.as_str().into());
         }
         row.extend([v.ranks.into(), Cell::float(v.step_ms, 3)]);
+        if jitters {
+            let times = v.jitter.map(|jitter| [jitter.median_ms, jitter.range_ms.0, jitter.range_ms.1]);
+            row.extend((0..3).map(|at| times.map_or(Cell::Missing, |times| Cell::float(times[at], 3))));
+        }
         if uneven {
             row.push(Cell::float(micro_batch_ms(v), 3));
         }
