@@ -915,6 +915,22 @@ fn equal_heads_are_one() {
     }
 }
 
+/// Goal: blocks that share warps fold where they go by lines, too: the first lines of one take what they take alone.
+#[test]
+fn lanes_that_share_warps_fold() {
+    let topology = nvswitch_box(2, 30.0);
+    for protocol in [Protocol::Ll, Protocol::Ll128] {
+        let case = Case { channels: 2, count: 5_000, ..Case::new(Collective::AllReduce, Algorithm::Ring, protocol, 2) };
+        let schedule = case.schedule(&topology);
+        let mut instance = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap().instance;
+        let mut first = BTreeMap::new();
+        for lane in &mut instance.lanes {
+            (lane.issue, lane.at) = *first.entry(lane.kernel).or_insert((lane.issue, lane.at));
+        }
+        assert_eq!(check_folding(&instance, &format!("{protocol}")), (4, 1));
+    }
+}
+
 /// Goal: a computation that uses several links which are alike is not folded onto one of them.
 #[test]
 fn a_computation_keeps_its_links_apart() {

@@ -287,12 +287,12 @@ impl LaneSpec {
             }
         }
     }
+}
 
-    /// What its warps take at a rate for some bytes of one weight.
-    pub(super) fn takes(&self, rate: u64, bytes: u64, weight: u64) -> SimDuration {
-        let units = bytes * weight / WEIGHT_ONE * self.issue.1 / WEIGHT_ONE;
-        Bandwidth::new(rate).map_or(SimDuration::ZERO, |rate| rate.time_for(Bytes(units)))
-    }
+/// What warps take at a rate for some bytes of one weight, with nothing beside them.
+pub(super) fn takes(rate: u64, bytes: u64, weight: u64) -> SimDuration {
+    let units = bytes * weight / WEIGHT_ONE;
+    Bandwidth::new(rate).map_or(SimDuration::ZERO, |rate| rate.time_for(Bytes(units)))
 }
 
 /// Whether none of some ports has a connection already. One that stands for several of a lane, folded, takes what all

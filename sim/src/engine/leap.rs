@@ -13,7 +13,7 @@
 //! within 0.03% of full runs.
 
 use super::flows::WEIGHT_ONE;
-use super::instance::is_first;
+use super::instance::{Outcome, is_first};
 use super::observe::Observer;
 use super::state::{LaneRun, Phase, Simulation, UNKNOWN};
 use super::steady::template;
@@ -243,9 +243,45 @@ impl<O: Observer> Simulation<'_, '_, O> {
             (load / u128::from(WEIGHT_ONE)).saturating_mul(PS_PER_S).div_ceil(u128::from(capacity.max(1)))
         });
         let need = SimTime(need.max().map_or(0, |ps| u64::try_from(ps).unwrap_or(u64::MAX)));
-        let outcome = &mut self.outcome;
-        let ends = outcome.job_ends.iter_mut().chain(outcome.round_ends.last_mut());
-        ends.filter(|end| **end == outcome.end).for_each(|end| *end = need.max(*end));
-        outcome.end = need.max(outcome.end);
+        self.outcome.last_until(need);
+    }
+}
+
+impl Outcome {
+    /// Makes all that ended last end no earlier than `least`.
+    fn last_until(&mut self, least: SimTime) {
+        let end = self.end;
+        let of_all = [&mut self.job_ends, &mut self.first_ends, &mut self.last_ends, &mut self.lane_ends];
+        let ends = of_all.into_iter().flatten().chain(self.round_ends.last_mut()).chain([&mut self.end]);
+        ends.filter(|other| **other == end).for_each(|other| *other = least.max(end));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a run that is made longer is longer for the ranks and lanes that ended it, too.
+    #[test]
+    fn whatever_ends_a_run_is_carried_on() {
+        let [first, end, least] = [1, 5, 7].map(SimTime);
+        let of_two = |end: SimTime| vec![first, end];
+        let outcome = |end: SimTime, first_ends: Vec<SimTime>| Outcome {
+            end,
+            job_ends: of_two(end),
+            first_ends,
+            last_ends: of_two(end),
+            lane_ends: of_two(end),
+            round_ends: of_two(end),
+            ..Outcome::default()
+        };
+        for first_ends in [[first, end], [first, first]] {
+            let mut run = outcome(end, first_ends.to_vec());
+            run.last_until(first);
+            assert_eq!(run, outcome(end, first_ends.to_vec()));
+            run.last_until(least);
+            let carried = first_ends.map(|other| if other == end { least } else { other });
+            assert_eq!(run, outcome(least, carried.to_vec()));
+        }
     }
 }

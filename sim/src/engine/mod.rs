@@ -47,8 +47,8 @@ use flows::{Flows, Use};
 use state::{ConnRun, End, Handed, KernelRun, LaneRun, Owner, Phase, Simulation, TurnRun, UNKNOWN, merge, wake_all};
 
 pub use fold::{Folded, Folds, fold, fold_known};
-use instance::is_first;
 pub use instance::{Access, ConnSpec, Gate, Instance, KernelSpec, LaneSpec, Outcome, ProxySpec, TaskSpec, lane_of};
+use instance::{is_first, takes};
 pub(crate) use mix::Mixer;
 pub use mix::mix;
 pub use observe::{Far, Observer, Teller, Unobserved};
@@ -448,7 +448,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         let moves = run.slice.is_some_and(|span| span > 0);
         if moves && spec.wave > 0 && (step.src.is_some() || step.accumulate) {
             let rate = instance.resources[spec.issue.0 as usize];
-            at = at.saturating_add(spec.takes(rate, spec.wave, spec.access.load).0);
+            at = at.saturating_add(takes(rate, spec.wave, spec.access.load).0);
         }
         let at = at.max(head);
         if at > self.now {
@@ -580,7 +580,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
             }
             if conn.proxy.is_none() && conn.streaming {
                 let rate = instance.resources[spec.issue.0 as usize];
-                let first = spec.takes(rate, spec.wave.min(bytes), spec.access.store);
+                let first = takes(rate, spec.wave.min(bytes), spec.access.store);
                 let head = self.now.saturating_add(conn.latency.0).saturating_add(first.0);
                 let conn = &mut self.conns[id as usize];
                 let slice = conn.senders[self.lanes[lane as usize].send[port] as usize].count - 1;

@@ -28,28 +28,28 @@ impl Section {
 pub struct Uses {
     /// Those of all sections, one section after the other: most connections have a handful in all.
     all: SmallVec<[Use; 4]>,
-    /// Where each section ends.
-    ends: [u16; 5],
+    /// Where each section ends. A switch that reduces for 20,000 hosts takes more of them than 16 bits count.
+    ends: [u32; 5],
 }
 
 impl Uses {
     /// Adds one to a section.
     pub fn push(&mut self, section: Section, used: Use) {
-        self.all.insert(self.ends[section as usize].into(), used);
+        self.all.insert(self.ends[section as usize] as usize, used);
         self.ends[section as usize..].iter_mut().for_each(|end| *end += 1);
     }
 
     /// Those of a section.
     pub fn of(&self, section: Section) -> &[Use] {
         let from = (section as usize).checked_sub(1).map_or(0, |before| self.ends[before]);
-        self.all.get(from.into()..self.ends[section as usize].into()).unwrap_or_default()
+        self.all.get(from as usize..self.ends[section as usize] as usize).unwrap_or_default()
     }
 
     /// All, each with its section.
     pub fn iter(&self) -> impl Iterator<Item = (Section, Use)> + '_ {
         let mut section = 0;
         self.all.iter().enumerate().map(move |(at, &used)| {
-            while usize::from(self.ends[section]) <= at {
+            while self.ends[section] as usize <= at {
                 section += 1;
             }
             (Section::ALL[section], used)
@@ -64,5 +64,20 @@ impl Uses {
     /// Gives back the room that is left over.
     pub fn shrink_to_fit(&mut self) {
         self.all.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: switches join any number of links.
+    #[test]
+    fn sections_hold_more_than_16_bits_count() {
+        let (mut uses, links) = (Uses::default(), 70_000);
+        (0..links).for_each(|link| uses.push(Section::Transfer, (link, 1)));
+        uses.push(Section::Posting, (links, 2));
+        assert_eq!((uses.of(Section::Transfer).len(), uses.of(Section::Posting)), (links as usize, &[(links, 2)][..]));
+        assert_eq!(uses.iter().last(), Some((Section::Transfer, (links - 1, 1))));
     }
 }

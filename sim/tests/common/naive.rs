@@ -708,7 +708,7 @@ impl Naive<'_> {
                 let own = moves && spec.wave > 0 && (step.src.is_some() || step.accumulate);
                 let loads = if own { spec.access.load } else { 0 };
                 let rate = Bandwidth::new(self.instance.resources[spec.issue.0 as usize]).unwrap();
-                let units = spec.wave * loads / WEIGHT_ONE * spec.issue.1 / WEIGHT_ONE;
+                let units = spec.wave * loads / WEIGHT_ONE;
                 let ready = asked + rate.time_for(Bytes(units)).0;
                 self.times.insert(ready);
                 if !told || !arrived || now < ready {
@@ -747,7 +747,7 @@ impl Naive<'_> {
                     if self.instance.conns[id].streaming && self.instance.conns[id].proxy.is_none() {
                         let rate = Bandwidth::new(self.instance.resources[spec.issue.0 as usize]).unwrap();
                         let stored = spec.wave.min(bytes) * spec.access.store / WEIGHT_ONE;
-                        let first = rate.time_for(Bytes(stored * spec.issue.1 / WEIGHT_ONE)).0;
+                        let first = rate.time_for(Bytes(stored)).0;
                         let head = now + self.instance.conns[id].latency.0 + first;
                         self.conns[id].heads[lane.send[port]].push(head);
                         self.times.insert(head);
