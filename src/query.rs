@@ -109,22 +109,24 @@ impl Query {
             Some(imported) => predictor.predict_imported(imported, &self.call, settings, &mut Unobserved),
             None => match &self.groups {
                 Some(groups) => {
-                    let call = |ranks| Call { count: self.count_for(ranks), ranks, ..self.call.clone() };
-                    predictor.predict_split(groups, &call, (self.algorithm, self.protocol), settings)
+                    let choice = (self.algorithm, self.protocol);
+                    predictor.predict_split(groups, &|ranks| self.call_of(ranks), choice, settings)
                 }
                 None => predictor.predict(&self.call, self.algorithm, self.protocol, settings),
             },
         }
     }
 
-    /// The machine as the first of several communicators sees it.
+    /// Of several communicators, the machine as one of them sees it, and its call.
     ///
     /// # Errors
     /// Ranks that the machine does not have.
-    pub(crate) fn view(&self, topology: &Topology) -> Result<Option<Topology>, PredictError> {
-        let group = self.groups.as_ref().and_then(|groups| groups.first());
-        let gpus = |group: &Vec<Rank>| group.iter().map(|&rank| topology.gpu_of(rank)).collect::<Vec<_>>();
-        Ok(group.map(|group| topology.placed(&gpus(group))).transpose()?)
+    pub(crate) fn of_group(&self, topology: &Topology, group: usize) -> Result<Option<(Topology, Call)>, PredictError> {
+        let Some(group) = self.groups.as_ref().and_then(|groups| groups.get(group)) else { return Ok(None) };
+        let gpus: Vec<_> = group.iter().map(|&rank| topology.gpu_of(rank)).collect();
+        let view = topology.placed(&gpus)?;
+        let call = self.call_of(view.ranks());
+        Ok(Some((view, call)))
     }
 
     /// What an answer says of several communicators at once.
@@ -134,9 +136,10 @@ impl Query {
         Some(format!("{} communicators of up to {most} ranks at once; the slowest counts", groups.len()))
     }
 
-    /// Elements of a call of the same size over another number of ranks.
-    fn count_for(&self, ranks: u32) -> u64 {
-        Call::of_size(self.call.collective, ranks, self.call.size(), self.call.dtype).aligned().count
+    /// A call of the same size over another number of ranks.
+    fn call_of(&self, ranks: u32) -> Call {
+        let count = Call::of_size(self.call.collective, ranks, self.call.size(), self.call.dtype).aligned().count;
+        Call { count, ranks, ..self.call.clone() }
     }
 }
 

@@ -671,6 +671,19 @@ fn ranks_are_placed_and_split() {
     let both = run(&["--split", "/16"]);
     assert_eq!(both["rows"][0]["ranks"], 16);
     assert!(both["assumptions"].to_string().contains("2 communicators of up to 16 ranks"), "{both}");
+    // Of several the slowest counts, whichever is named first.
+    let small = |args: &[&str]| {
+        let common = ["sweep", "dgx-h100", "--nodes", "2", "--profile", "prior", "-s", "512K", "--format", "csv"];
+        let (code, out, err) = collcast(&[&common, args].concat());
+        assert_eq!(code, 0, "{args:?}: {err}");
+        let row = out.lines().rfind(|line| !line.starts_with('#')).unwrap_or_default();
+        // All but what it took to simulate.
+        row.split(",latency,").next().unwrap_or_default().to_owned()
+    };
+    let slowest = small(&["--placement", "6,7,8"]);
+    for placement in ["6,7,8,0,1,2", "0,1,2,6,7,8"] {
+        assert_eq!(small(&["--placement", placement, "--split", "/3"]), slowest, "{placement}");
+    }
     check_refused(&["sweep", "--split", "8"], &["--split", "not a split"]);
     check_refused(&["sweep", "--placement", "99"], &["--placement", "GPU 99"]);
     check_refused(&["convert", "h200x4", "--split", "%2"], &["takes no --split"]);

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use rustc_hash::FxHashMap;
 use thiserror::Error;
 
 use crate::ids::Rank;
@@ -60,14 +61,16 @@ impl Split {
             Operator::Mod => rank % self.number,
             Operator::Div => rank / self.number,
         };
-        let mut groups: Vec<(u32, Vec<Rank>)> = Vec::new();
+        let mut groups: Vec<Vec<Rank>> = Vec::new();
+        let mut places = FxHashMap::default();
         for rank in 0..ranks {
-            match groups.iter_mut().find(|g| g.0 == colour(rank)) {
-                Some(group) => group.1.push(Rank(rank)),
-                None => groups.push((colour(rank), vec![Rank(rank)])),
+            let place = *places.entry(colour(rank)).or_insert(groups.len());
+            if place == groups.len() {
+                groups.push(Vec::new());
             }
+            groups[place].push(Rank(rank));
         }
-        groups.into_iter().map(|g| g.1).collect()
+        groups
     }
 }
 

@@ -3,10 +3,11 @@
 use collcast_sim::collective::{Algorithm, Collective, Protocol};
 use collcast_sim::nccl::{Cell, Decision};
 use collcast_sim::predict::{Choice, Predictor};
+use collcast_sim::schedule::Call;
 use serde::Serialize;
 
+use super::row::Row;
 use crate::error::Error;
-use crate::query::Query;
 use crate::site::Site;
 
 /// NCCL's choice for one call, and how it came about.
@@ -14,7 +15,7 @@ use crate::site::Site;
 pub struct Explained {
     /// What is done.
     pub collective: Collective,
-    /// Hosts of the machine; of several communicators those of one.
+    /// Hosts of the communicator; of several those of the slowest.
     pub nodes: u32,
     /// Size as nccl-tests counts it.
     pub size_bytes: u64,
@@ -49,32 +50,21 @@ pub struct Cost {
     pub state: String,
 }
 
-/// The choices that NCCL makes, of all calls that leave it one.
-pub(super) fn explain(parts: &[(&Site, &[Query])], predictors: &[Predictor<'_>]) -> Result<Vec<Explained>, Error> {
-    let mut all = Vec::new();
-    for ((site, queries), predictor) in parts.iter().zip(predictors) {
-        for query in *queries {
-            let best = query.algorithm == Choice::Best || query.protocol == Choice::Best;
-            let forced = matches!((query.algorithm, query.protocol), (Choice::Forced(_), Choice::Forced(_)));
-            if !best && !forced {
-                all.push(explained(site, query, predictor)?);
-            }
-        }
+/// The choice that NCCL makes for a call that was forecast; none where it has none.
+pub(super) fn explain(site: &Site, row: &Row, predictor: &Predictor<'_>) -> Result<Option<Explained>, Error> {
+    let query = &row.query;
+    let best = query.algorithm == Choice::Best || query.protocol == Choice::Best;
+    let forced = matches!((query.algorithm, query.protocol), (Choice::Forced(_), Choice::Forced(_)));
+    if best || forced {
+        return Ok(None);
     }
-    Ok(all)
-}
-
-fn explained(site: &Site, query: &Query, predictor: &Predictor<'_>) -> Result<Explained, Error> {
-    let view = query.view(&site.topology)?;
-    let decide = |predictor: &Predictor<'_>| -> Result<(u32, Decision), Error> {
-        let decision =
-            predictor.decide(&query.call, query.algorithm, query.protocol, &query.settings(site.settings()))?;
-        Ok((predictor.hosts(query.call.ranks), decision))
+    let decide = |predictor: &Predictor<'_>, call: &Call| -> Result<(u32, Decision), Error> {
+        let decision = predictor.decide(call, query.algorithm, query.protocol, &query.settings(site.settings()))?;
+        Ok((predictor.hosts(call.ranks), decision))
     };
-    let (nodes, decision) = match &view {
-        // Of several communicators the first.
-        Some(view) => decide(&predictor.on(view))?,
-        None => (site.nodes(), decide(predictor)?.1),
+    let (nodes, decision) = match &query.of_group(&site.topology, row.prediction.group)? {
+        Some((view, call)) => decide(&predictor.on(view), call)?,
+        None => decide(predictor, &query.call)?,
     };
     let cost = |candidate: &collcast_sim::nccl::Candidate| {
         let chosen = (candidate.algorithm, candidate.protocol) == (decision.algorithm, decision.protocol);
@@ -93,7 +83,7 @@ fn explained(site: &Site, query: &Query, predictor: &Predictor<'_>) -> Result<Ex
             state: if candidate.tuned { format!("{state} (the tuner sets 0)") } else { state.to_owned() },
         }
     };
-    Ok(Explained {
+    Ok(Some(Explained {
         collective: query.call.collective,
         nodes,
         size_bytes: query.call.size().0,
@@ -103,7 +93,7 @@ fn explained(site: &Site, query: &Query, predictor: &Predictor<'_>) -> Result<Ex
         layer: decision.layer.to_string(),
         why: decision.why.clone(),
         costs: decision.candidates.iter().map(cost).collect(),
-    })
+    }))
 }
 
 #[cfg(test)]

@@ -118,11 +118,16 @@ pub fn merged(
         Some(_) => return Err(refused.swap_remove(0).into()),
         None => None,
     };
-    let rows: Vec<Row> = (0..)
-        .zip(calls(parts))
-        .filter_map(|(call, (part, query))| Some(Row::new(parts[part].0, query, predictions.remove(&call)?)))
-        .collect();
-    let explained = if explain { explain::explain(parts, &predictors)? } else { Vec::new() };
+    let (mut rows, mut explained) = (Vec::new(), Vec::new());
+    for (call, (part, query)) in (0..).zip(calls(parts)) {
+        let Some(prediction) = predictions.remove(&call) else { continue };
+        let site = parts[part].0;
+        let row = Row::new(site, query, prediction);
+        if explain {
+            explained.extend(explain::explain(site, &row, &predictors[part])?);
+        }
+        rows.push(row);
+    }
     let grounds: Grounds = rows.iter().map(|row| row.grounds.clone()).collect();
     let mut notes = assumptions(&last.topology, &last.profile, first.settings(), grounds.basis);
     notes.extend(last.why.clone());

@@ -12,11 +12,11 @@ use crate::site::Site;
 /// The forecast of one call. Times are of one operation as nccl-tests shows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Hosts of the machine.
+    /// Hosts that hold the ranks of the communicator; of several of that on the most.
     pub nodes: u32,
     /// What is done.
     pub collective: Collective,
-    /// Ranks of the communicator.
+    /// Ranks of the communicator; of several of the slowest.
     pub ranks: u32,
     /// Size as nccl-tests counts it.
     pub size_bytes: u64,
@@ -89,8 +89,7 @@ impl Asked {
 }
 
 /// What the forecast of a query rests on; that of one communicator alone is held beside published runs, where NCCL chooses.
-fn grounds(on: On<'_>, query: &Query, prediction: &Prediction) -> Grounds {
-    let call = &query.call;
+fn grounds(on: On<'_>, (query, call): (&Query, &Call), prediction: &Prediction) -> Grounds {
     let grounds = Grounds::of(on, (call.collective, call.ranks), prediction.into());
     let auto = (query.algorithm, query.protocol) == (Choice::Auto, Choice::Auto) && query.channels.is_none();
     match auto && query.schedule.is_none() && query.groups.is_none() {
@@ -101,11 +100,11 @@ fn grounds(on: On<'_>, query: &Query, prediction: &Prediction) -> Grounds {
 
 impl Row {
     pub(super) fn new(site: &Site, query: &Query, prediction: Prediction) -> Self {
-        let call = &query.call;
+        // Of several communicators the hosts of the slowest, not those of as many ranks of the machine.
+        let slowest = query.of_group(&site.topology, prediction.group).ok().flatten();
+        let (topology, call) = slowest.as_ref().map_or((&site.topology, &query.call), |(view, call)| (view, call));
         let algbw_gbps = prediction.algbw_gb_per_s(call.size());
-        // Of several communicators the hosts of the first, not those of as many ranks of the machine.
-        let view = query.view(&site.topology).ok().flatten();
-        let on = On { topology: view.as_ref().unwrap_or(&site.topology), ..site.on() };
+        let on = On { topology, ..site.on() };
         let (low_us, high_us) = confidence::interval_us(on, call, &prediction);
         // NCCL starts nothing for a call without bytes.
         let runs = |us: f64| if call.size().0 == 0 { 0.0 } else { us };
@@ -127,7 +126,7 @@ impl Row {
             instead_of: prediction.instead_of,
             asked: Asked::of(call, site.settings()),
             query: query.clone(),
-            grounds: grounds(on, query, &prediction),
+            grounds: grounds(on, (query, call), &prediction),
             prediction,
         }
     }

@@ -75,8 +75,8 @@ pub fn fold_known<'a>(instance: &Instance<'a>, known: &Folds) -> Folded<'a> {
     }
     let initial = initial(instance);
     // Refinement depends on which colours are the same and not on what they are.
-    let (pattern, _) = classes_of(&initial.lanes);
-    let key = of(&(pattern, &initial.conns, &initial.resources, &initial.kernels));
+    let [lanes, kernels] = [&initial.lanes, &initial.kernels].map(|colours| classes_of(colours).0);
+    let key = of(&(lanes, &initial.conns, &initial.resources, kernels));
     let found = known.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
     let partition = found.unwrap_or_else(|| {
         let made = stable(instance, &initial).map(|colours| Arc::new(Partition::of(instance, &colours)));

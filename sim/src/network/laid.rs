@@ -61,6 +61,16 @@ impl<'a> Laid<'a> {
         hasher.finish()
     }
 
+    /// Whether switches reduce for it or multicast: NVSwitches, and those of a network, which proxies send to.
+    pub(crate) fn switches(&self) -> [bool; 2] {
+        let mut found = [false; 2];
+        let conns = self.wiring.conns.iter().zip(self.instance.conns.iter());
+        for (_, conn) in conns.filter(|(wired, _)| wired.conn.ranks().is_none()) {
+            found[usize::from(conn.proxy.is_some())] = true;
+        }
+        found
+    }
+
     /// Leaves blocks so much of their rate.
     pub(crate) fn slow_blocks(&mut self, kept: f64) {
         for (rate, name) in self.instance.resources.iter_mut().zip(&self.names) {

@@ -102,7 +102,7 @@ fn lay_some<'a>(
     let stands_for = alike.map(|alike| |conn: &Conn| alike.conn(conn));
     let stands_for = stands_for.as_ref().map(|of| of as &dyn Fn(&Conn) -> Conn);
     let wiring = Wiring::of(schedule, ranks.iter().copied(), stands_for)?;
-    let kernels = vec![KernelSpec { rounds: 1, gap: SimDuration::ZERO }; ranks.len()];
+    let kernels = vec![KernelSpec { rounds: 1, gap: profile.kernel(&schedule.plan) }; ranks.len()];
     let ground = match grounds {
         Some(grounds) => grounds.of(topology, (profile, transport), schedule, &wiring)?,
         None => Arc::new(Ground::lay(router(topology, transport, schedule), profile, schedule, &wiring, alike)?.0),

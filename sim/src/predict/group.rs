@@ -333,10 +333,11 @@ impl Predictor<'_> {
                 lane.at = SimTime(0);
             }
         }
+        let ends = plans.iter().map(|plan| self.profile.kernel(plan)).max().unwrap_or_default();
+        instance.kernels.iter_mut().for_each(|kernel| kernel.gap = ends);
         let what = || format!("a group of {} calls", calls.len());
         let stopped = |error| PredictError::Engine { what: what(), error };
         let outcome = run(&instance, &mut self.teller.begins("simulating the group")).map_err(stopped)?;
-        let ends = plans.iter().map(|plan| self.profile.kernel(plan)).max().unwrap_or_default();
         let several = self.hosts(calls[0].ranks) > 1;
         let in_switches = |plan: &Plan| Kind::of(plan.algorithm, several) != Kind::Plain;
         let bound = (calls.iter().zip(plans))

@@ -86,6 +86,8 @@ pub struct Prediction {
     pub apart: f64,
     /// How it was forecast from fewer hosts, where it was.
     pub grown: Option<Grown>,
+    /// Of several communicators at once the place of the slowest, whose choice, plan and bound these are.
+    pub group: usize,
     /// How the schedule was proved.
     pub proof: ProofKind,
     /// The time below which nothing can be, and why.

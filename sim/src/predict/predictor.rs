@@ -46,9 +46,9 @@ pub struct Predictor<'a> {
     pub(super) teller: Teller,
 }
 
-/// What decides how groups run together: what was laid (its hash), the cut, settings, and the bits of the share of their
-/// speed that slowed blocks keep.
-pub(super) type RunsAs = (u64, Plan, Settings, Option<u64>);
+/// What decides how groups run together: what was laid (its hash), the cut of each, settings, and the bits of the share of
+/// their speed that slowed blocks keep.
+pub(super) type RunsAs = (u64, Vec<Plan>, Settings, Option<u64>);
 
 /// A prediction of groups together, the shares of its resources in their order, and that with slower blocks.
 pub(super) type Together = (Prediction, Vec<f64>, Option<Prediction>);

@@ -1,6 +1,7 @@
 //! Lays what is proved on the machine, runs it, and says what that came to.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::busy::Busy;
@@ -11,7 +12,7 @@ use super::predictor::{Predictor, RunsAs};
 use super::proof::{ProofKind, Proven, describe};
 use super::settings::{Choice, Settings};
 use super::time::{ROUNDS, check_possible, kernel_time, utilisations};
-use crate::bounds;
+use crate::bounds::{self, Bound};
 use crate::call::{Call, CallError};
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
@@ -37,7 +38,8 @@ impl Predictor<'_> {
         } else {
             lay_known(topology, profile, transport, schedule, &self.grounds)
         }?;
-        Ok(self.evaluate(schedule, *proof, &laid, settings, observer)?.0)
+        let alone = Part { predictor: self, schedule, switches: laid.switches() };
+        Ok(self.evaluate(&[alone], *proof, &laid, settings, observer)?.0)
     }
 
     /// The share of each resource's capacity that a schedule uses over its run on the device, on every host: of a schedule
@@ -56,8 +58,8 @@ impl Predictor<'_> {
     }
 
     /// Predicts the same call of several communicators at once, on links that they share: the
-    /// ranks of a machine in groups, `call` being given the ranks of one. The time is that of the
-    /// slowest group; plan, bound and choice are those of the first.
+    /// ranks of a machine in groups, `call` being given the ranks of one. Time, plan and choice are those of the
+    /// slowest group ([`Prediction::group`]).
     ///
     /// # Errors
     /// See [`PredictError`].
@@ -92,8 +94,8 @@ impl Predictor<'_> {
             })
             .collect::<Result<_, _>>()?;
         let predictors: Vec<Predictor<'_>> = views.iter().map(|view| self.on(view)).collect();
-        let mut first = None;
-        let mut schedules = Vec::new();
+        let (mut choices, mut schedules) = (Vec::new(), Vec::new());
+        let (mut proof, mut proved) = (ProofKind::Proved { races: true }, BTreeSet::new());
         for predictor in &predictors {
             let call = call(settings.whole.map_or(predictor.topology.ranks(), |whole| whole.ranks));
             predictor.check_ranks(&call, settings)?;
@@ -110,25 +112,29 @@ impl Predictor<'_> {
                 predictor.resolve(&call, algorithm, protocol, settings)?
             };
             let settings = Settings { channels: settings.channels.or(resolved.channels), ..*settings };
-            schedules.push(predictor.schedule(&call, resolved.algorithm, resolved.protocol, &settings)?);
-            first.get_or_insert(resolved);
+            let schedule = predictor.schedule(&call, resolved.algorithm, resolved.protocol, &settings)?;
+            if proved.insert(schedule.identity()) {
+                proof = proof.least(predictor.prove(&schedule)?);
+            }
+            schedules.push(schedule);
+            choices.push(resolved);
         }
-        let (Some(first), Some(schedule)) = (first, schedules.first()) else {
-            return Err(ScheduleError::from(CallError::Ranks(0)).into());
-        };
-        let proof = predictors[0].prove(schedule)?;
         let _turn = turn(&schedules);
         let laid = (views.iter().zip(&schedules))
             .map(|(view, schedule)| lay_known(view, self.profile, &settings.transport, schedule, &self.grounds))
             .collect::<Result<Vec<_>, _>>()?;
+        let parts: Vec<Part<'_>> = (predictors.iter().zip(&schedules).zip(&laid))
+            .map(|((predictor, schedule), laid)| Part { predictor, schedule, switches: laid.switches() })
+            .collect();
         let mut laid = join(laid, false);
         // Groups on hosts that are alike run alike: once.
-        let key: RunsAs = (laid.identity(), schedule.plan, *settings, kept.map(f64::to_bits));
+        let plans = schedules.iter().map(|schedule| schedule.plan).collect();
+        let key: RunsAs = (laid.identity(), plans, *settings, kept.map(f64::to_bits));
         let known = self.together.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let (together, shares, slower) = match known {
             Some(known) => known,
             None => {
-                let evaluate = |laid: &_| predictors[0].evaluate(schedule, proof, laid, settings, &mut Unobserved);
+                let evaluate = |laid: &_| self.evaluate(&parts, proof, laid, settings, &mut Unobserved);
                 let (together, uses) = evaluate(&laid)?;
                 let slower = match kept {
                     Some(kept) => {
@@ -143,21 +149,25 @@ impl Predictor<'_> {
             }
         };
         let uses = laid.names.iter().copied().zip(shares).collect();
-        Ok((Prediction { layer: first.layer, instead_of: first.instead_of, ..together }, uses, slower))
+        let Resolved { layer, instead_of, .. } = choices[together.group];
+        Ok((Prediction { layer, instead_of, ..together }, uses, slower))
     }
 
-    /// Runs what was laid, and checks the result against what cannot be. Also gives the share of
-    /// each resource's capacity that was used.
+    /// Runs what was laid of one communicator or several, and checks the result against what cannot be. Also gives the
+    /// share of each resource's capacity that was used.
     fn evaluate<O: Observer>(
         &self,
-        schedule: &Schedule,
+        parts: &[Part<'_>],
         proof: ProofKind,
         laid: &Laid<'_>,
         settings: &Settings,
         observer: &mut O,
     ) -> Result<(Prediction, Shares), PredictError> {
-        let (call, what) = (&schedule.call, describe(schedule));
-        let (algorithm, protocol) = (schedule.plan.algorithm, schedule.plan.protocol);
+        let bounds = parts.iter().map(Part::bound);
+        let (Some(first), Some(bound)) = (parts.first(), bounds.max_by_key(|bound| bound.time)) else {
+            return Err(ScheduleError::from(CallError::Ranks(0)).into());
+        };
+        let what = describe(first.schedule);
         let folded = settings.fold.then(|| laid.fold());
         let instance = folded.as_ref().map_or(&laid.instance, |f| &f.instance);
         // Who watches wants to see every round.
@@ -173,31 +183,23 @@ impl Predictor<'_> {
             firsts[place(index)] = index;
         }
         let name_of = |resource: usize| laid.names[firsts[resource]];
-        let groups: Vec<_> = laid
-            .wiring
-            .conns
-            .iter()
-            .zip(laid.instance.conns.iter())
-            .filter(|(w, _)| w.conn.ranks().is_none())
-            .collect();
-        let bound = bounds::bandwidth(self.topology, call, !groups.is_empty());
-        check_possible(instance, &outcome, &bound, call.size().0 > 0, name_of, || what.clone())?;
+        let moves = parts.iter().any(|part| part.schedule.call.size().0 > 0);
+        check_possible(instance, &outcome, &bound, moves, name_of, || what.clone())?;
 
-        let ends = self.profile.kernel(&schedule.plan);
+        let ended = |group: usize| (outcome.job_ends[group], self.profile.kernel(&parts[group].schedule.plan));
+        let slowest = (1..parts.len()).fold(0, |last, group| if ended(group) > ended(last) { group } else { last });
+        let (Part { predictor, schedule, .. }, ends) = (&parts[slowest], ended(slowest).1);
+        let (algorithm, protocol) = (schedule.plan.algorithm, schedule.plan.protocol);
         let work = Cell::new(outcome.work);
         let again = |i: &Instance<'_>| steady(i, LOOP).inspect(|outcome| work.set(work.get() + outcome.work));
         let (kernel, apart) = kernel_time(instance, &outcome, ends, settings, (ROUNDS, &again)).map_err(stopped)?;
         let kernel = kernel.max(bound.time);
-        let mut beyond = self.beyond_of(schedule, settings);
-        // Those with a proxy go through the network.
-        let (nvswitch, sharp) = self.profile.switches_measured();
-        if groups.iter().any(|(_, c)| if c.proxy.is_some() { !sharp } else { !nvswitch }) {
-            beyond.insert(Reason::Switches);
-        }
+        let beyond: Beyond = parts.iter().map(|part| part.beyond(settings)).collect();
         let uses = utilisations(&instance.resources, &outcome.load, outcome.end - SimTime(0));
         let shares = laid.names.iter().enumerate().map(|(index, &name)| (name, uses[place(index)])).collect();
         let busy = Busy::of(self.topology, uses.iter().enumerate().map(|(resource, &used)| (name_of(resource), used)));
-        let timed = self.timed(kernel, (call.ranks, schedule.plan.blocks()), (protocol, busy, &beyond), settings);
+        let ranks_and_blocks = (schedule.call.ranks, schedule.plan.blocks());
+        let timed = predictor.timed(kernel, ranks_and_blocks, (protocol, busy, &beyond), settings);
         let lanes = |instance: &Instance<'_>| instance.lanes.iter().map(|lane| lane.multiplicity).sum::<u64>();
         let nvls = matches!(schedule.plan.algorithm, Algorithm::Nvls | Algorithm::NvlsTree);
         let registered = (nvls && settings.registered).then_some(Warning::RegisteredNvlsNotModelled);
@@ -220,6 +222,7 @@ impl Predictor<'_> {
             folded: (lanes(instance), instance.lanes.len()),
             apart,
             grown: None,
+            group: slowest,
             proof,
             bound,
             busiest: busiest_links(&uses, name_of),
@@ -245,6 +248,32 @@ impl Predictor<'_> {
         let (from, to) = self.topology.ends(link);
         let port = format!("{} > {}", self.topology.vertex(from).name, self.topology.vertex(to).name);
         Warning::CongestionNotModelled(port)
+    }
+}
+
+/// A communicator, of those that run at once.
+struct Part<'p> {
+    /// On the machine as it sees it.
+    predictor: &'p Predictor<'p>,
+    schedule: &'p Schedule,
+    /// See [`Laid::switches`].
+    switches: [bool; 2],
+}
+
+impl Part<'_> {
+    /// The time below which it cannot be.
+    fn bound(&self) -> Bound {
+        bounds::bandwidth(self.predictor.topology, &self.schedule.call, self.switches != [false; 2])
+    }
+
+    /// How it goes beyond the profile.
+    fn beyond(&self, settings: &Settings) -> Beyond {
+        let mut beyond = self.predictor.beyond_of(self.schedule, settings);
+        let (nvswitch, sharp) = self.predictor.profile.switches_measured();
+        if self.switches.into_iter().zip([nvswitch, sharp]).any(|(goes, measured)| goes && !measured) {
+            beyond.insert(Reason::Switches);
+        }
+        beyond
     }
 }
 

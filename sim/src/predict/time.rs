@@ -134,7 +134,7 @@ const SAME: u64 = 200;
 pub(super) type Runner<'r> = dyn Fn(&Instance<'_>) -> Result<Outcome, EngineError> + 'r;
 
 /// Time on the device of one kernel in a loop of them, given the `outcome` of one alone, `ends` being the start and end
-/// of a kernel. Where some ranks are done before others, kernels back to back overlap: `rounds` of them are run, unless
+/// of the kernel that ends last. Where some ranks are done before others, kernels back to back overlap: `rounds` of them are run, unless
 /// one call alone is timed. Also by which part of the time of one the first rank is done before the last.
 pub(super) fn kernel_time(
     instance: &Instance<'_>,
@@ -155,7 +155,7 @@ pub(super) fn kernel_time(
     let mut instance = instance.clone();
     let mut repeated = |rounds: u32| {
         for kernel in &mut instance.kernels {
-            (kernel.rounds, kernel.gap) = (rounds, ends);
+            kernel.rounds = rounds;
         }
         run(&instance)
     };
