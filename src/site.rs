@@ -1,6 +1,8 @@
 //! Where calls run: a machine, what is known of it (its profile), and what NCCL is told there.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,6 +21,7 @@ use collcast_sim::nccl::{CsvTuner, Environment, Tuner, Version};
 use collcast_sim::nccl::{NicSet, Transport};
 use collcast_sim::predict::{Predictor, Settings};
 use collcast_sim::profile::Profile;
+use collcast_sim::split::Split;
 use collcast_sim::topology::Topology;
 use collcast_sim::workload::Device;
 use collcast_topologies::builtin::{resize, spec_any};
@@ -48,6 +51,10 @@ pub struct SiteSpec {
     pub nodes: Option<u32>,
     /// GPUs of each host, from the first.
     pub gpus: Option<u32>,
+    /// Ranks of the calls, from the first GPU; all where none are given.
+    pub ranks: Option<u32>,
+    /// The communicators that these ranks are split into; one where none is given.
+    pub split: Option<Split>,
     /// NICs that are down: the host and its NIC, both counted from 0.
     pub down: Vec<(u32, u32)>,
     /// Which GPU each rank runs on: see [`collcast_topologies::placement::place`].
@@ -63,7 +70,7 @@ pub struct SiteSpec {
     pub nccl: Option<String>,
     /// Variables that NCCL is run with, after the machine's own; of a name given twice the last counts.
     pub env: Vec<(String, String)>,
-    /// How kernels are started; by itself as nccl-tests does on such a machine: processes on several hosts, else threads.
+    /// How kernels are started; by itself as nccl-tests does for such calls: processes on several hosts, else threads.
     pub launch: Option<Launch>,
     /// One first call in place of a loop of calls back to back.
     pub cold: bool,
@@ -143,7 +150,7 @@ impl SiteSpec {
             sources.push(input_of(role, path)?);
         }
         let mut told = told(&topology, self.nccl.as_deref(), &self.env)?;
-        let several = topology.hosts().len() > 1;
+        let several = hosts_of(&self.communicator(&topology)) > 1;
         told.settings.launch = self.launch.unwrap_or(if several { Launch::Processes } else { Launch::Threads });
         (told.settings.cold, told.settings.registered) = (self.cold, self.registered);
         let graphs = match &self.graph {
@@ -174,13 +181,28 @@ impl SiteSpec {
         spec.load_onto(topology)
     }
 
-    /// The profiles named, or the best there is for a machine.
+    /// The profiles named, or the best there is for calls on a machine.
     ///
     /// # Errors
     /// A profile that cannot be read, or does not exist.
     pub fn profile_for(&self, topology: &Topology) -> Result<Taken, Error> {
         let folders = Folders::of(self.topology.as_deref(), &self.profile_folders);
-        profiles::take(&self.profiles, topology, &folders)
+        profiles::take(&self.profiles, &self.communicator(topology), &folders)
+    }
+
+    /// The machine as the ranks of a call see it; of several communicators as the first on the most hosts does.
+    fn communicator<'t>(&self, topology: &'t Topology) -> Cow<'t, Topology> {
+        let all = topology.ranks();
+        let ranks = self.ranks.unwrap_or(all).min(all);
+        let hosts = |group: &Vec<Rank>| group.iter().map(|&rank| topology.host_of(rank)).collect::<BTreeSet<_>>().len();
+        let group = match self.split {
+            Some(split) => split.groups(ranks).into_iter().min_by_key(|group| Reverse(hosts(group))),
+            None => (ranks < all).then(|| (0..ranks).map(Rank).collect()),
+        };
+        let gpus = |group: Vec<Rank>| group.into_iter().map(|rank| topology.gpu_of(rank)).collect::<Vec<_>>();
+        // No ranks are refused where they are called.
+        let view = group.and_then(|group| topology.placed(&gpus(group)).ok());
+        view.map_or(Cow::Borrowed(topology), Cow::Owned)
     }
 }
 
@@ -203,6 +225,12 @@ pub struct Site {
     pub graphs: Given,
 }
 
+/// Hosts that have ranks.
+fn hosts_of(topology: &Topology) -> u32 {
+    let hosts: BTreeSet<HostId> = (0..topology.ranks()).map(|rank| topology.host_of(Rank(rank))).collect();
+    u32::try_from(hosts.len()).unwrap_or(u32::MAX)
+}
+
 /// GPUs of a host of a machine whose hosts are alike.
 pub(crate) fn gpus_a_host(topology: &Topology) -> u32 {
     let hosts = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
@@ -223,9 +251,14 @@ impl Site {
         &self.told.settings
     }
 
-    /// Hosts.
+    /// The machine as the ranks of a call see it; of several communicators as the first on the most hosts does.
+    pub fn communicator(&self) -> Cow<'_, Topology> {
+        self.spec.communicator(&self.topology)
+    }
+
+    /// Hosts that hold the ranks of a call; of several communicators those of the one on the most.
     pub fn nodes(&self) -> u32 {
-        u32::try_from(self.topology.hosts().len()).unwrap_or(u32::MAX)
+        hosts_of(&self.communicator())
     }
 
     /// What its GPUs can do.
@@ -290,7 +323,7 @@ impl Site {
 
     /// What an answer says first: machine, version, launch mode, profile, and what was assumed.
     pub fn notes(&self, basis: Basis) -> Vec<String> {
-        let mut lines = assumptions(&self.topology, &self.profile, self.settings(), basis);
+        let mut lines = assumptions(&self.communicator(), &self.profile, self.settings(), basis);
         lines.extend(self.why.clone());
         lines.extend(self.told.notes.iter().cloned());
         lines

@@ -669,7 +669,7 @@ fn ranks_are_placed_and_split() {
     assert!((rails / alone - 1.0).abs() < 0.02, "{alone} {rails}");
     // Two that share the GPUs' NICs of each host pairwise take longer than one.
     let both = run(&["--split", "/16"]);
-    assert_eq!(both["rows"][0]["ranks"], 16);
+    assert_eq!((&both["rows"][0]["ranks"], &both["rows"][0]["nodes"]), (&16.into(), &2.into()));
     assert!(both["assumptions"].to_string().contains("2 communicators of up to 16 ranks"), "{both}");
     // Of several the slowest counts, whichever is named first.
     let small = |args: &[&str]| {
@@ -687,6 +687,32 @@ fn ranks_are_placed_and_split() {
     check_refused(&["sweep", "--split", "8"], &["--split", "not a split"]);
     check_refused(&["sweep", "--placement", "99"], &["--placement", "GPU 99"]);
     check_refused(&["convert", "h200x4", "--split", "%2"], &["takes no --split"]);
+}
+
+/// Goal: one communicator has one profile, launch mode and time, however its ranks are chosen.
+#[test]
+fn a_communicator_is_forecast_by_its_own_hosts() {
+    let run = |args: &[&str]| {
+        let (code, out, err) = collcast(&[&["sweep", "dgx-h100", "-s", "80M", "--format", "json"], args].concat());
+        assert_eq!(code, 0, "{args:?}: {err}");
+        let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let notes: Vec<&str> = report["assumptions"].as_array().unwrap().iter().filter_map(|n| n.as_str()).collect();
+        let note =
+            |start: &str| notes.iter().find(|note| note.starts_with(start)).copied().unwrap_or_default().to_owned();
+        (
+            report["rows"][0]["time_us"].as_f64(),
+            report["rows"][0]["nodes"].as_u64(),
+            note("topology "),
+            note("profile "),
+        )
+    };
+    let one = run(&["--nodes", "1"]);
+    assert!(one.1 == Some(1) && one.2.contains("1 host x 8") && one.2.contains("launch threads"), "{one:?}");
+    for chosen in [&["--ranks", "8"][..], &["--placement", "0-7"], &["--ranks", "8", "--split", "/8"]] {
+        assert_eq!(run(&[&["--nodes", "2"], chosen].concat()), one, "{chosen:?}");
+    }
+    let (_, nodes, machine, profile) = run(&["--nodes", "2", "--ranks", "9"]);
+    assert!(nodes == Some(2) && machine.contains("launch processes") && profile != one.3, "{machine} {profile}");
 }
 
 /// Goal: several node counts print how bandwidth scales and which choice holds where.

@@ -326,6 +326,7 @@ fn forecasts_are_read_back_as_themselves() {
         ("h200x4", "--ranks 3 -c broadcast --root 2 --dtype float16"),
         ("h200x4", "--nccl 2.20 --env NCCL_BUFFSIZE=1048576 --env NCCL_PROTO=Simple"),
         ("dgx-h100", "--nodes 2 --gpus 4"),
+        ("dgx-h100", "--nodes 2 --ranks 5"),
     ] {
         for format in ["csv", "json", "nccl-tests"] {
             // Text has two decimals of a microsecond, and says of a graph that buffers are registered.
@@ -341,7 +342,7 @@ fn forecasts_are_read_back_as_themselves() {
         assert_eq!(errors("simulate", "h200x4", "--launch graph --in-place", format), Ok(vec![0.0]));
     }
     for (machine, asked, format, says) in [
-        ("dgx-h100", "--nodes 2 --ranks 5", "csv", "how many ranks each host has"),
+        ("dgx-h100", "--nodes 2 --ranks 9", "csv", "how many ranks each host has"),
         ("dgx-h100", "--nodes 2 --ranks 12", "json", "how many ranks each host has"),
         ("h200x4", "--cold", "csv", "--cold"),
         ("h200x4", "--split %2", "json", "--split"),

@@ -239,8 +239,8 @@ impl Args {
         Effort { warmup: self.warmup, iterations: self.iterations, batches, budget, patience: self.watchdog }
     }
 
-    /// The calls on a machine with what is left out filled in, the sets of GPUs that run them, and how kernels are started.
-    fn calls(&self, topology: &Topology, world: Option<&World>) -> Result<(CallArgs, Vec<Set>, Launch), Error> {
+    /// The calls on a machine with what is left out filled in, and the sets of GPUs that run them.
+    fn calls(&self, topology: &Topology, world: Option<&World>) -> Result<(CallArgs, Vec<Set>), Error> {
         let mut call = self.call.clone();
         if call.launch.is_none() && self.backend() != Runner::Nccl {
             if topology.hosts().len() > 1 && self.backend() != Runner::Verbs {
@@ -294,8 +294,7 @@ impl Args {
         if world.is_some() && call.launch.is_none() {
             call.launch = Some(Launch::Processes.name().to_owned());
         }
-        let launch = call.launch(topology.hosts().len())?;
-        Ok((call, sets, launch))
+        Ok((call, sets))
     }
 
     /// The calls one by one: nccl-tests runs every size out of place and in place.
@@ -342,9 +341,10 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     } else if spec.topology.is_none() {
         say!("note: no topology given; channels and `auto` are planned as on `{}`", topology.name);
     }
-    let (call, sets, launch) = args.calls(&topology, world.as_ref())?;
+    let (call, sets) = args.calls(&topology, world.as_ref())?;
     let (nccl, env) = (call.nccl.nccl.clone(), call.nccl.variables()?);
-    let site = SiteSpec { nccl, env: env.clone(), launch: Some(launch), ..spec.clone() }.load_onto(topology)?;
+    let (ranks, launch) = (call.ranks, call.launch()?);
+    let site = SiteSpec { ranks, nccl, env: env.clone(), launch, ..spec.clone() }.load_onto(topology)?;
     let queries = args.queries(&call, &site)?;
     let (progress, watch) = told("running", "");
     let leads = rank == 0;

@@ -461,21 +461,17 @@ impl CallArgs {
             .collect()
     }
 
-    /// The launch mode, by default that of nccl-tests on such a machine.
-    pub(crate) fn launch(&self, hosts: usize) -> Result<Launch, Error> {
-        match &self.launch {
-            Some(text) => text.parse().map_err(|e: UnknownName| Error::Usage { message: e.to_string(), hint: None }),
-            None if hosts > 1 => Ok(Launch::Processes),
-            None => Ok(Launch::Threads),
-        }
+    /// The launch mode that was asked for.
+    pub(crate) fn launch(&self) -> Result<Option<Launch>, Error> {
+        let unknown = |e: UnknownName| Error::Usage { message: e.to_string(), hint: None };
+        self.launch.as_deref().map(str::parse).transpose().map_err(unknown)
     }
 
     /// What is asked of a machine, and how NCCL is told to run the call on it.
     pub(crate) fn spec(&self, machine: &MachineArgs, nodes: Option<u32>) -> Result<SiteSpec, Error> {
-        let launch = self.launch.as_deref().map(str::parse).transpose();
-        let unknown = |e: UnknownName| Error::Usage { message: e.to_string(), hint: None };
+        let (ranks, split, launch) = (self.ranks, self.split()?, self.launch()?);
         let site = self.nccl.on(machine.spec(nodes)?)?;
-        Ok(SiteSpec { launch: launch.map_err(unknown)?, cold: self.cold, registered: self.registered, ..site })
+        Ok(SiteSpec { ranks, split, launch, cold: self.cold, registered: self.registered, ..site })
     }
 
     /// The machine with a number of hosts, and how NCCL is run on it.
@@ -554,19 +550,23 @@ impl CallArgs {
         }
     }
 
+    /// How `--split` splits ranks.
+    fn split(&self) -> Result<Option<Split>, Error> {
+        let hint = "as NCCL_TESTS_SPLIT of nccl-tests, such as --split %8";
+        let unknown = |e: SplitError| Error::usage(format!("--split: {e}"), hint);
+        self.split.as_deref().map(str::parse).transpose().map_err(unknown)
+    }
+
     /// The communicators that `--split` makes of the first ranks.
     fn groups(&self, topology: &Topology, ranks: u32) -> Result<Option<Arc<Vec<Vec<Rank>>>>, Error> {
-        let Some(text) = &self.split else { return Ok(None) };
-        let split: Split = text.parse().map_err(|e: SplitError| {
-            Error::usage(format!("--split: {e}"), "as NCCL_TESTS_SPLIT of nccl-tests, such as --split %8")
-        })?;
+        let Some(split) = self.split()? else { return Ok(None) };
         if ranks > topology.ranks() {
             let (gpus, topology) = (topology.ranks(), topology.name.clone());
             return Err(PredictError::TooFewGpus { ranks, topology, gpus }.into());
         }
         if !split.fits(ranks) {
             return Err(Error::usage(
-                format!("--split {text}: there are only {ranks} ranks to split"),
+                format!("--split {}: there are only {ranks} ranks to split", self.split.as_deref().unwrap_or_default()),
                 "%N makes N communicators, /N communicators of N ranks",
             ));
         }

@@ -48,8 +48,8 @@ pub(super) fn answer(args: &Args, given: &Named, merged: Option<&Parts>) -> Resu
     };
     let mut sites: Vec<Site> =
         hosts.into_iter().map(|nodes| args.call.site(&args.machine, nodes)).collect::<Result<_, Error>>()?;
-    sites.sort_by_key(Site::nodes);
-    sites.dedup_by_key(|site| site.nodes());
+    sites.sort_by_key(|site| site.topology.hosts().len());
+    sites.dedup_by_key(|site| site.topology.hosts().len());
     let points = queries(&args.call, &sites)?;
     if let Some(shard) = args.shard.of(merged) {
         let part = watched("simulating calls", |watch| forecast::part(&of_sites(&sites, &points), shard, watch))?;

@@ -254,12 +254,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         }
         None => {
             call.check(given)?;
-            let spec = SiteSpec {
-                launch: call.launch.is_some().then(|| call.launch(1)).transpose()?,
-                cold: call.cold,
-                registered: call.registered,
-                ..call.nccl.on(args.machine.spec(args.machine.one_node_count()?)?)?
-            };
+            let spec = call.spec(&args.machine, args.machine.one_node_count()?)?;
             // One collective that was named is that of logs which do not say theirs.
             if let ([one], true) = (&request.collectives[..], given.has("--collective")) {
                 request.read.collective = Some(*one);

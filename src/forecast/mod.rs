@@ -129,7 +129,7 @@ pub fn merged(
         rows.push(row);
     }
     let grounds: Grounds = rows.iter().map(|row| row.grounds.clone()).collect();
-    let mut notes = assumptions(&last.topology, &last.profile, first.settings(), grounds.basis);
+    let mut notes = assumptions(&last.communicator(), &last.profile, first.settings(), grounds.basis);
     notes.extend(last.why.clone());
     notes.extend(first.told.notes.iter().cloned());
     notes.extend(rows.first().and_then(|row| row.query.split_note()));
@@ -265,7 +265,7 @@ fn unsaid(parts: &[(&Site, &[Query])]) -> Vec<&'static str> {
     flags.into_iter().filter(|flag| flag.1).map(|flag| flag.0).collect()
 }
 
-/// Whether the ranks of all calls are as many on each host of the machine.
+/// Whether the ranks of all calls are as many on each host that has some.
 fn spread_evenly(site: &Site, queries: &[Query]) -> bool {
     let topology = &site.topology;
     let total = |query: &Query| match &query.groups {
@@ -280,7 +280,7 @@ fn spread_evenly(site: &Site, queries: &[Query]) -> bool {
         }
         let mut each = on.values();
         let first = each.next();
-        on.len() == site.nodes() as usize && each.all(|ranks| Some(ranks) == first)
+        each.all(|ranks| Some(ranks) == first)
     })
 }
 

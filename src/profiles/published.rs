@@ -58,8 +58,8 @@ pub(crate) fn families(topology: &Topology) -> BTreeSet<String> {
     models.into_iter().map(family).collect()
 }
 
-/// The profile that forecasts of a machine are best made with, where its own is not: one that is fitted to runs of such
-/// machines, and nearer to those of publishers that it had not seen. One of a network is for several hosts: inside one,
+/// The profile that forecasts are best made with of calls of all ranks of a machine, where its own is not: one that is fitted
+/// to runs of such machines, and nearer to those of publishers that it had not seen. One of a network is for several hosts: inside one,
 /// NVLS of healthy H100 is 2% off by cited constants and 4% by those that fit two hosts.
 pub fn published_for(topology: &Topology) -> Option<&'static Published> {
     let nodes: BTreeSet<_> = (0..topology.ranks()).map(|r| topology.node_of(Rank(r))).collect();

@@ -169,7 +169,7 @@ fn tune_with(
     if let Some((stopwatch, _)) = &measure {
         machine.measured_at(&stopwatch.host());
     }
-    let mut said = assumptions(&site.topology, &site.profile, &settings, grounds.basis);
+    let mut said = assumptions(&site.communicator(), &site.profile, &settings, grounds.basis);
     said.extend(site.why.clone());
     said.extend(site.told.notes.iter().cloned());
     said.extend(measured.map(|version| format!("NCCL {version} was measured: its rules hold")));
