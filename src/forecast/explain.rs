@@ -99,6 +99,8 @@ pub(super) fn explain(site: &Site, row: &Row, predictor: &Predictor<'_>) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forecast::{Request, forecast};
+    use crate::query::Query;
     use collcast_sim::units::Bytes;
 
     /// Goal: a choice is explained for the channels that are asked for.
@@ -107,8 +109,11 @@ mod tests {
         let site = Site::load("h200x4")?;
         let free = Query::new(&site, Collective::AllReduce, Bytes(64 << 20));
         let asked = Query { channels: Some(2), ..free.clone() };
-        let channels = |query: &Query| Ok::<u32, Error>(explained(&site, query, &site.predictor())?.channels);
-        assert_eq!((channels(&free)?, channels(&asked)?), (24, 2));
+        let channels = |query: &Query| -> Result<Vec<u32>, Error> {
+            let request = Request { queries: vec![query.clone()], explain: true, ..Request::default() };
+            Ok(forecast(&site, &request)?.explained.iter().map(|explained| explained.channels).collect())
+        };
+        assert_eq!([channels(&free)?, channels(&asked)?], [[24], [2]]);
         Ok(())
     }
 }
