@@ -15,9 +15,9 @@ mod sync {
 }
 
 #[path = "../src/fifo.rs"]
-mod fifo;
+mod source;
 
-use fifo::{Counter, Fifo, Until};
+use source::{Counter, Fifo, Until};
 use sync::{AtomicBool, Ordering};
 
 fn add(a: u64, b: u64) -> u64 {
