@@ -219,13 +219,13 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
     }
 }
 
-/// What a pass leaves open: a machine may lack as much as the fastest healthy one has beyond it. Beside a forecast alone, since good
-/// runs are of like machines.
+/// What a pass beside a forecast leaves open: the fastest healthy machine is as far above the forecast as the slowest is below it,
+/// and this one may lack what it has less than that.
 fn hidden(run: &Judged, band: &Band) -> String {
     let lost = 1.0 - band.share * band.low;
     match () {
         () if run.kind.is_none() || is_between(band) => String::new(),
-        () if lost < 0.0 => ", and none that much more: the forecast is too slow for this machine".to_owned(),
+        () if lost < 0.0 => " (it is faster than all of them: the forecast is too slow for this machine)".to_owned(),
         () => format!(" (a loss of up to {:.0}% would look the same)", lost * 100.0),
     }
 }

@@ -251,22 +251,20 @@ fn process_table(process: &Process) -> Table {
 fn verdict(outcome: &Outcome, written: bool) -> Verdict {
     let asked = outcome.asked().count();
     if let Some(why) = &outcome.refused {
-        let confidence = "none: judged on these times".to_owned();
-        if written {
-            return Verdict {
-                status: Status::Warning,
-                sentence: format!("the settings are written by --force, in spite of this: {why}"),
-                confidence,
-                basis: "measured".to_owned(),
-                next: Some("check the times before you load tuner.csv: `collcast validate`".to_owned()),
-            };
-        }
+        let (status, what, next) = match written {
+            true => (
+                Status::Warning,
+                "the settings are written by --force, in spite of this",
+                "check the times before you load tuner.csv: `collcast validate`",
+            ),
+            false => (Status::Failed, "nothing to use", "`--force --output DIR` writes the settings all the same"),
+        };
         return Verdict {
-            status: Status::Failed,
-            sentence: format!("nothing to use: {why}"),
-            confidence,
+            status,
+            sentence: format!("{what}: {why}"),
+            confidence: "none: judged on these times".to_owned(),
             basis: "measured".to_owned(),
-            next: Some("`--force --output DIR` writes the settings all the same".to_owned()),
+            next: Some(next.to_owned()),
         };
     }
     let process = outcome.process.advised().map_or_else(String::new, |tried| {

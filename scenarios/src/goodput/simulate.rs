@@ -12,11 +12,7 @@ use super::error::{GoodputError, at_least, positive};
 use super::formulas::Job;
 
 /// Most events of all samples: some 5 s of a core.
-const MAX_EVENTS: u64 = if cfg!(test) { 20_000_000 } else { 400_000_000 };
-const TOO_LONG: GoodputError = GoodputError::TooLong {
-    limit: MAX_EVENTS,
-    hint: "give a longer interval, or fewer failures and stragglers: the job may hardly proceed",
-};
+const MAX_EVENTS: u64 = 400_000_000;
 /// Most samples.
 const MAX_SAMPLES: u32 = 1_000_000;
 /// Most saves on their way to storage at once.
@@ -78,12 +74,17 @@ pub struct Outcome {
 /// # Errors
 /// Numbers without a meaning; a job of more events than are simulated, as one that never ends has.
 pub fn simulate(run: &WholeRun, samples: u32, seed: u64) -> Result<Outcome, GoodputError> {
-    check(run, samples)?;
-    let mut events = 0;
+    within(MAX_EVENTS, run, samples, seed)
+}
+
+/// The same in at most so many events.
+pub(super) fn within(most: u64, run: &WholeRun, samples: u32, seed: u64) -> Result<Outcome, GoodputError> {
+    check(most, run, samples)?;
+    let mut left = most;
     let mut ends = Vec::with_capacity(samples as usize);
     let mut sum = Sample::default();
     for number in 0..samples {
-        let sample = Machine::new(run, mix(seed, u64::from(number))).end(&mut events)?;
+        let sample = Machine::new(run, mix(seed, u64::from(number))).end(&mut left).ok_or_else(|| too_long(most))?;
         ends.push(sample.time);
         sum.add(&sample);
     }
@@ -102,7 +103,12 @@ pub fn simulate(run: &WholeRun, samples: u32, seed: u64) -> Result<Outcome, Good
     })
 }
 
-fn check(run: &WholeRun, samples: u32) -> Result<(), GoodputError> {
+fn too_long(limit: u64) -> GoodputError {
+    let hint = "give a longer interval, or fewer failures and stragglers: the job may hardly proceed";
+    GoodputError::TooLong { limit, hint }
+}
+
+fn check(most: u64, run: &WholeRun, samples: u32) -> Result<(), GoodputError> {
     run.job.check()?;
     positive("the work", run.work)?;
     positive("the interval", run.interval)?;
@@ -122,8 +128,8 @@ fn check(run: &WholeRun, samples: u32) -> Result<(), GoodputError> {
     if let Some(stragglers) = run.stragglers {
         positive("the time between stragglers", stragglers.between)?;
         at_least("the time that a straggler lasts", stragglers.lasts, 0.0)?;
-        if run.work / stragglers.between > MAX_EVENTS as f64 {
-            return Err(TOO_LONG);
+        if run.work / stragglers.between > most as f64 {
+            return Err(too_long(most));
         }
         if !(stragglers.slowdown.is_finite() && stragglers.slowdown >= 1.0) {
             let expected = "a finite number of at least 1";
@@ -220,33 +226,30 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Runs to the end.
-    fn end(mut self, events: &mut u64) -> Result<Sample, GoodputError> {
+    /// Runs to the end, if `left` events are enough.
+    fn end(mut self, left: &mut u64) -> Option<Sample> {
         let run = self.run;
         while self.done < run.work {
-            *events += 1;
-            if *events > MAX_EVENTS {
-                return Err(TOO_LONG);
-            }
+            *left = left.checked_sub(1)?;
             let from = self.done;
             let goal = (from + run.interval).min(run.work);
-            if !self.work_until(goal, events) {
-                self.fail(events);
+            if !self.work_until(goal, left) {
+                self.fail(left);
                 continue;
             }
             if self.done < run.work && !self.save() {
-                self.fail(events);
+                self.fail(left);
             }
         }
         self.account.time = self.now;
-        Ok(self.account)
+        Some(self.account)
     }
 
     /// Works until so much is done; false where a failure comes first.
-    fn work_until(&mut self, goal: f64, events: &mut u64) -> bool {
+    fn work_until(&mut self, goal: f64, left: &mut u64) -> bool {
         loop {
-            self.meet_stragglers(events);
-            if *events > MAX_EVENTS {
+            self.meet_stragglers(left);
+            if *left == 0 {
                 return false;
             }
             let slow = self.now < self.slow_until;
@@ -269,15 +272,15 @@ impl<'a> Machine<'a> {
             if self.failure <= until {
                 return false;
             }
-            *events += 1;
+            *left = left.saturating_sub(1);
         }
     }
 
     /// Takes note of stragglers that have come, also during a save or a restart, which none slows.
-    fn meet_stragglers(&mut self, events: &mut u64) {
+    fn meet_stragglers(&mut self, left: &mut u64) {
         let Some(stragglers) = self.run.stragglers else { return };
-        while self.straggler <= self.now && *events <= MAX_EVENTS {
-            *events += 1;
+        while self.straggler <= self.now && *left > 0 {
+            *left = left.saturating_sub(1);
             self.slow_until = self.slow_until.max(self.straggler + stragglers.lasts);
             self.straggler += self.draws.exponential(stragglers.between);
         }
@@ -305,7 +308,7 @@ impl<'a> Machine<'a> {
     }
 
     /// A failure, and the way to the first new step, on which others may strike.
-    fn fail(&mut self, events: &mut u64) {
+    fn fail(&mut self, left: &mut u64) {
         self.land();
         self.pending.clear();
         self.account.lost += self.done - self.safe;
@@ -313,13 +316,13 @@ impl<'a> Machine<'a> {
         loop {
             let start = self.now;
             self.account.failures += 1.0;
-            *events += 1;
+            *left = left.saturating_sub(1);
             self.replace();
             self.failure = self.now + self.draws.exponential(self.run.job.mtbf);
             let end = self.now + self.run.job.restart;
             self.now = end.min(self.failure);
             self.account.down += self.now - start;
-            if end <= self.failure || *events > MAX_EVENTS {
+            if end <= self.failure || *left == 0 {
                 break;
             }
         }
