@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use collcast_hwbackend::read::ReadReport;
-use collcast_sim::collective::Collective;
+use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::doctor::{Case, Cause, Diagnosis, Examination, Fault, Finding, Point, where_scaling_breaks};
 use collcast_sim::engine::WORK_PER_SECOND;
 use collcast_sim::ids::Rank;
@@ -125,6 +125,8 @@ pub(crate) struct Run<'t> {
 struct RunRows<'j, 'a> {
     rows: Vec<&'j Judged<'a>>,
     run: Run<'j>,
+    /// What repeats of a size differ by, or those in place from those out of place.
+    disturbed: Option<Anomaly>,
 }
 
 /// Runs looked into, the slowest first: more would not change what to do next.
@@ -153,7 +155,7 @@ pub(crate) fn examine(
     health: &Health,
     watch: &Watch,
 ) -> Outcome {
-    let rows = runs((judged, said), topology, health);
+    let rows = runs((judged, said), (topology, profile), health);
     let mut outcome = look_into(rows.iter().map(|r| &r.run), profile, watch);
     let slowest = health.decisive().map(|(run, _)| (run.collective, run.ranks));
     outcome.anomalies.sort_by_key(|a| !slowest.is_some_and(|call| a.of.contains(&call)));
@@ -165,8 +167,13 @@ pub(crate) fn examine(
     let a_part_is_slow = !members.is_empty();
     outcome.anomalies.splice(0..0, members);
     outcome.anomalies.extend(scaling(&rows).into_iter().filter(|_| !a_part_is_slow));
-    outcome.anomalies.extend(rows.iter().filter_map(in_place));
-    outcome.concluded(health.state, rows.iter().map(|r| &r.run))
+    outcome.anomalies.extend(rows.iter().filter_map(|run| run.disturbed.clone()));
+    let mut outcome = outcome.concluded(health.state, rows.iter().map(|r| &r.run));
+    if health.is_slow_at_small_calls_alone() {
+        let unknown = outcome.anomalies.iter_mut().filter(|a| a.kind == Cause::Unknown.name());
+        unknown.for_each(|a| NEXT_OF_SMALL.clone_into(&mut a.suggestion));
+    }
+    outcome
 }
 
 /// The same of runs that are slow, each for itself.
@@ -216,6 +223,11 @@ impl Run<'_> {
         points[points.len() / 2..].iter().any(|point| point.expected.bound_by() == "proxy threads")
     }
 
+    /// Whether each GPU has a process of its own.
+    fn is_of_processes(&self) -> bool {
+        self.case.points().iter().all(|point| point.question.settings.launch == Launch::Processes)
+    }
+
     /// NCCL's words by which its data goes over TCP, in place of RDMA.
     fn sockets(&self) -> Option<&str> {
         self.said?.sockets.as_deref().filter(|_| !self.is_in_one_host())
@@ -227,6 +239,12 @@ fn next_of_sockets() -> String {
     let next = Cause::TcpFallback.next();
     next.split_once("; then ").map_or(next, |(_, then)| then).to_owned()
 }
+
+/// What to run next where processes launch too slowly that drive one GPU each.
+const NEXT_OF_PROCESSES: &str = "run with CUDA graphs (-G 1), and look at the host's clock governor and CPU affinity";
+/// What to run next where small calls of one host alone are slow.
+pub(crate) const NEXT_OF_SMALL: &str = "large calls are as expected, so links are: run small ones in CUDA graphs (`collcast bench --backend nccl --launch \
+     graph`); where they are as expected there, the host starts kernels slowly: its clock, NUMA binding, virtualisation";
 
 /// What to run next where no cause is known: a log is not asked for where there is one.
 fn next_of_unknown(runs: &[&Run<'_>]) -> String {
@@ -316,7 +334,7 @@ fn look_into<'r>(runs: impl Iterator<Item = &'r Run<'r>>, profile: &Profile, wat
 /// Rows by run, repeats of a size as their median.
 fn runs<'j, 'a>(
     (judged, said): (&'j [Judged<'a>], &'j BTreeMap<String, Said>),
-    topology: &'j Topology,
+    (topology, profile): (&'j Topology, &Profile),
     health: &Health,
 ) -> Vec<RunRows<'j, 'a>> {
     let mut alike: HashMap<(&str, &str, Asked<'_>), Vec<usize>> = HashMap::new();
@@ -342,23 +360,36 @@ fn runs<'j, 'a>(
         for &j in &rows {
             sizes.entry(j.row.size.0).or_default().push(j);
         }
-        let point = |same: Vec<&Judged<'_>>| {
-            let mut times: Vec<SimDuration> = same.iter().map(|j| j.row.time).collect();
-            times.sort_unstable();
-            // The lower of two: a disturbed repeat is the longer one.
-            let measured = times[(times.len() - 1) / 2];
-            Point { question: (*same[0].question).clone(), measured, expected: (*same[0].prediction).clone() }
+        // The lower of two: a disturbed repeat is the longer one.
+        let typical = |mut same: Vec<&'j Judged<'a>>| {
+            same.sort_by_key(|j| j.row.time);
+            same[(same.len() - 1) / 2]
         };
-        let case = Case::new(sizes.into_values().map(point).collect())?;
+        let typical: Vec<&Judged<'a>> = sizes.into_values().map(typical).collect();
+        let point = |j: &&Judged<'_>| Point {
+            question: (*j.question).clone(),
+            measured: j.row.time,
+            expected: (*j.prediction).clone(),
+        };
+        let case = Case::new(typical.iter().map(point).collect())?;
         let r = rows[0].row;
         let name = format!("{} ({}, {} ranks)", r.run, r.collective, r.ranks);
         let is_of = |run: &&health::Judged| {
             (&run.file, &run.run, run.collective, run.ranks) == (&r.origin.file, &r.run, r.collective, r.ranks)
         };
-        let state = health.runs.iter().filter(is_of).map(|run| run.state).max().unwrap_or(health.state);
+        let judged = || health.runs.iter().filter(is_of);
+        let mut state = judged().map(|run| run.state).max().unwrap_or(health.state);
+        let mut disturbed = in_place(&name, &rows).or_else(|| judged().find_map(|run| unsteady(&name, run)));
+        if let Some(disturbed) = disturbed.as_mut().filter(|_| state == State::Slow) {
+            // Faults are looked for in typical times: where these are as they should be, it is the others that are slow.
+            let of: Vec<Judged<'a>> = typical.into_iter().cloned().collect();
+            let typical = health::judge(&health::runs_of(&of, topology, profile), Limits::default()).state;
+            disturbed.error = typical != State::Slow;
+            state = typical;
+        }
         let (run, said, topology) = (r.run.clone(), said.get(&r.origin.file), Cow::Borrowed(topology));
         let said = said.filter(|_| state == State::Slow);
-        Some(RunRows { rows, run: Run { name, run, ranks: r.ranks, state, case, said, topology } })
+        Some(RunRows { rows, run: Run { name, run, ranks: r.ranks, state, case, said, topology }, disturbed })
     };
     groups.into_iter().filter_map(run).collect()
 }
@@ -423,19 +454,18 @@ fn by_cause(found: &[(&Run<'_>, Case, Diagnosis)], left_out: usize) -> Vec<Anoma
             evidence.push(format!("and {more} more runs of the same"));
         }
         if left_out > 0 {
-            evidence.push(format!("{left_out} slow runs were not looked into"));
+            evidence.push(format!("{left_out} more runs were not looked into"));
         }
         let mut suggestion = match cause {
             Cause::Unknown => next_of_unknown(&runs.iter().map(|r| r.0).collect::<Vec<_>>()),
             Cause::TcpFallback if runs.iter().any(|r| r.0.sockets().is_some()) => next_of_sockets(),
+            Cause::LaunchBound if runs.iter().all(|r| r.0.is_of_processes()) => NEXT_OF_PROCESSES.to_owned(),
             known => known.next().to_owned(),
         };
         let ranked = &runs[0].2.ranked;
-        let candidates = || ranked.iter().filter(|c| c.belief >= CANDIDATE && !NO_CAUSE.contains(&c.fault.cause()));
         if cause == Cause::Unknown
-            && let Some(likely) = candidates().next()
-            // What fits far worse than another is no first thing to look at.
-            && candidates().all(|other| likely.misfit < FAR_WORSE * other.misfit)
+            && let Some(likely) = candidates(&runs[0].2).next()
+            && candidates(&runs[0].2).all(|other| !is_far_worse(likely, other))
         {
             let likely = likely.fault.cause();
             suggestion += &format!("; first of all for {likely}: {}", likely.next());
@@ -491,7 +521,18 @@ fn finding(run: &Run<'_>, d: &Diagnosis) -> Finding {
 /// The cause whose curve fits a run, where one does: what its log says comes first.
 fn fitting(run: &Run<'_>, d: &Diagnosis) -> Option<Cause> {
     let cause = d.ranked[0].fault.cause();
-    (finding(run, d) == Finding::Found && (cause.is_sockets() || run.sockets().is_none())).then_some(cause)
+    let found = finding(run, d) == Finding::Found && candidates(d).all(|other| !is_far_worse(&d.ranked[0], other));
+    (found && (cause.is_sockets() || run.sockets().is_none())).then_some(cause)
+}
+
+/// Faults that may be the cause.
+fn candidates(d: &Diagnosis) -> impl Iterator<Item = &collcast_sim::doctor::Candidate> {
+    d.ranked.iter().filter(|c| c.belief >= CANDIDATE && !NO_CAUSE.contains(&c.fault.cause()))
+}
+
+/// Whether a candidate fits slow sizes so much worse than another that it is not the first thing to look at.
+fn is_far_worse(one: &collcast_sim::doctor::Candidate, other: &collcast_sim::doctor::Candidate) -> bool {
+    one.misfit_beyond > FAR_WORSE * other.misfit_beyond
 }
 
 fn evidence(run: &Run<'_>, case: &Case, d: &Diagnosis) -> String {
@@ -506,15 +547,15 @@ fn evidence(run: &Run<'_>, case: &Case, d: &Diagnosis) -> String {
         d.beyond,
         case.points().len(),
     );
-    let misfit = |cause: Cause| d.ranked.iter().find(|c| c.fault.cause() == cause).map_or(0.0, |c| c.misfit);
+    let misfit = |cause: Cause| d.ranked.iter().find(|c| c.fault.cause() == cause).map_or(0.0, |c| c.misfit_beyond);
     let healthy = misfit(Cause::Healthy) * 100.0;
     let named = fitting(run, d).is_some();
     if named {
-        let beside = first.floor.map_or_else(String::new, |us| format!(", beside a launch every {us} us,"));
+        let beside = first.floor.map_or_else(String::new, |us| format!(", beside a launch every {us} us"));
         text += &format!(
-            "; {}{beside} is {:.0}% off in the median (the machine as it should be: {healthy:.0}%)",
+            "; simulated with {}{beside}: {:.0}% off at these sizes in the median, without a fault {healthy:.0}%",
             first.fault,
-            first.misfit * 100.0
+            first.misfit_beyond * 100.0
         );
         if !d.alike.is_empty() {
             let names: Vec<&str> = d.alike.iter().map(|c| c.name()).collect();
@@ -554,31 +595,53 @@ fn causes_of(run: &Run<'_>, d: &Diagnosis) -> Causes {
     }
 }
 
+/// What a run is called whose calls in place take other times than those out of place.
+pub(crate) const HALVES_DIFFER: &str = "halves_differ";
 /// How much longer than the other half of a run one must take to be told, at most of its sizes: in place LL is up to 30%
 /// faster where it runs from the L2 cache.
 const HALVES: f64 = 1.5;
 
-/// A run whose calls in place take other times than those out of place: the doctor looks at the faster ones.
-fn in_place(run: &RunRows<'_, '_>) -> Option<Anomaly> {
+/// A run of which repeats of a size lie too far apart.
+fn unsteady(name: &str, run: &health::Judged) -> Option<Anomaly> {
+    let band = run.bands.iter().find(|band| band.is_unsteady_alone())?;
+    let steady = Health::steady(band.part) * 100.0;
+    let evidence = format!(
+        "{name}: repeats of a size lie {:.0}% apart, where steady runs lie below {steady:.0}%",
+        band.scatter * 100.0
+    );
+    Some(Anomaly::new(Cause::Noise.name(), false, evidence, Cause::Noise.next().to_owned()))
+}
+
+/// A run whose calls in place take other times than those out of place, at most sizes or at most of the largest third of them:
+/// the doctor looks at the faster ones.
+fn in_place(name: &str, rows: &[&Judged<'_>]) -> Option<Anomaly> {
     let mut sizes: BTreeMap<u64, [Option<f64>; 2]> = BTreeMap::new();
-    for j in &run.rows {
+    for j in rows {
         let half = &mut sizes.entry(j.row.size.0).or_default()[usize::from(j.row.in_place)];
         let time = j.row.time.as_us();
         *half = Some(half.map_or(time, |other| other.min(time)));
     }
-    let mut ratios: Vec<f64> = sizes.values().filter_map(|[out, within]| Some((*within)? / (*out)?)).collect();
-    ratios.sort_by(f64::total_cmp);
-    let median = *ratios.get(ratios.len() / 2)?;
-    let (slow, fast, times) =
-        if median > 1.0 { ("in place", "out of place", median) } else { ("out of place", "in place", 1.0 / median) };
-    (ratios.len() >= 3 && times > HALVES).then(|| {
+    let both = |(&size, [out, within]): (&u64, &[Option<f64>; 2])| Some((size, (*within)? / (*out)?));
+    let ratios: Vec<(u64, f64)> = sizes.iter().filter_map(both).collect();
+    let differ = |part: &[(u64, f64)]| {
+        let mut sorted: Vec<f64> = part.iter().map(|(_, ratio)| *ratio).collect();
+        sorted.sort_by(f64::total_cmp);
+        let median = sorted.get(sorted.len() / 2)?;
+        let differs = sorted.len() >= TOLD_APART && !(1.0 / HALVES..=HALVES).contains(median);
+        differs.then_some((*median, sorted.len(), part[0].0))
+    };
+    differ(&ratios).or_else(|| differ(&ratios[ratios.len() * 2 / 3..])).map(|(median, count, from)| {
+        let (slow, fast, times) = if median > 1.0 {
+            ("in place", "out of place", median)
+        } else {
+            ("out of place", "in place", 1.0 / median)
+        };
         Anomaly::new(
-            "halves_differ",
+            HALVES_DIFFER,
             false,
             format!(
-                "{}: {slow} takes {times:.1} times as long as {fast}, median of {} sizes",
-                run.run.name,
-                ratios.len()
+                "{name}: {slow} takes {times:.1} times as long as {fast}, median of {count} sizes from {} on",
+                Bytes(from)
             ),
             "measure both again: another job, or memory registered for one of them only (NCCL_DEBUG_SUBSYS=REG)"
                 .to_owned(),
@@ -594,7 +657,9 @@ const NAMED: f64 = 0.5;
 pub(crate) fn members(runs: &[health::Run]) -> Vec<Anomaly> {
     let trials = health::trials(runs);
     let belief = infer(&trials, &BTreeSet::new());
-    let named: Vec<&Suspect> = belief.suspects.iter().filter(|s| s.chance >= NAMED).collect();
+    // What is in every run is told from what they share by no run yet.
+    let apart = |s: &&Suspect| s.chance >= NAMED && s.runs_without > 0;
+    let named: Vec<&Suspect> = belief.suspects.iter().filter(apart).collect();
     let Some(first) = named.first() else { return Vec::new() };
     let told = |s: &&Suspect| {
         format!(

@@ -205,3 +205,25 @@ fn evidence_counts_for_what_it_is() {
         trials.push(pair("a", ["c", "d", "e", "f"][more], 0.0));
     }
 }
+
+/// Goal: what is in every run is told from what all runs share by no run, so that neither is certain, and a run that would tell is next.
+/// Method: one run over eight hosts that takes twice as long, and six pairs that all have one host.
+#[test]
+fn what_is_in_every_run_may_be_slow() {
+    let names: Vec<String> = ["a", "b", "c", "d", "e", "f", "g", "h"].map(str::to_owned).to_vec();
+    let used = Used { hosts: names.iter().cloned().collect(), ..Used::default() };
+    let whole = |excess| Trial { members: used.members(), excess, ..pair("a", "b", 0.0) };
+    let star: Vec<Trial> = names[1..7].iter().map(|name| pair("a", name, 0.6)).collect();
+    for (trials, suspects) in [(vec![whole(0.7)], 8), (star, 1)] {
+        let belief = infer(&trials, &BTreeSet::new());
+        let first = &belief.suspects[0];
+        let hosts: BTreeSet<&str> = first.members.iter().flat_map(Member::hosts).map(String::as_str).collect();
+        assert!(hosts.len() == suspects && first.runs_without == 0, "{first:?}");
+        assert!((0.1..0.9).contains(&first.chance), "{first:?}");
+        let plan = next_round(&belief, &names[..7], &BTreeSet::from([2]), Pace::Together);
+        assert!(matches!(&plan, Plan::Run(round) if round.bits > 0.5), "{plan:?}");
+    }
+    // A run that is as it should be says that nobody is.
+    let belief = infer(&[whole(0.0)], &BTreeSet::new());
+    assert!(belief.suspects.iter().all(|suspect| suspect.chance < 0.2), "{:?}", belief.suspects);
+}

@@ -393,3 +393,20 @@ fn other_gpus_have_no_cause() {
         assert!(result["health"] == "unsure" && warned.contains("name the machine that was measured"), "{warned}");
     }
 }
+
+/// Goal: the cause of a slow run is its own, where another failed; what to run next is about it too.
+#[test]
+fn a_failed_run_is_no_cause_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let slow = log("H100 80GB HBM3", RINGS, |_, time| (2.0 * time, 2.0 * time, 0));
+    std::fs::write(folder.path().join("a.log"), log("H100 80GB HBM3", RINGS, |_, time| (time, time, 3))).unwrap();
+    std::fs::write(folder.path().join("b.log"), slow).unwrap();
+    let path = folder.path().display().to_string();
+    let (code, out, _) = collcast(&["validate", &path, "-t", "dgx-h100", "--format", "json"]);
+    let result: Value = serde_json::from_str(&out).unwrap();
+    let says = result["verdict"]["sentence"].as_str().unwrap();
+    assert!(code == 1 && says.starts_with("slow (1 of 2 runs)") && says.contains("runs failed at"), "{says}");
+    assert!(!says.contains("likely cause: run_failed"), "{says}");
+    let next = result["verdict"]["next"].as_str().unwrap();
+    assert!(!next.contains("what corrupts the data"), "{next}");
+}

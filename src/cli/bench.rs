@@ -330,6 +330,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     };
     let mut spec = args.machine.spec(args.machine.one_node_count()?)?;
     spec.topology = spec.topology.or_else(|| args.guard.machine().map(str::to_owned));
+    args.guard.readable(&spec, &args.call.nccl)?;
     let topology = spec.topology()?;
     let rank = world.as_ref().map_or(0, |world| world.rank);
     if args.backend() == Runner::Verbs && world.is_none() {

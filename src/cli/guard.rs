@@ -7,10 +7,11 @@ use collcast::guard::{Expected, guard};
 use collcast::views::guard::prometheus;
 use collcast::views::validate::Shown;
 use collcast::{Error, SiteSpec};
+use collcast_hwbackend::read::{ReadOptions, read_paths};
 
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, in_folder, keeps, write};
-use super::selectors::{GateArgs, Named};
+use super::selectors::{GateArgs, Named, NcclArgs};
 
 /// Sizes of a quick run: latency below 1 MiB, and five that bandwidth bounds, since bands are judged and never single
 /// sizes.
@@ -83,6 +84,23 @@ impl GuardArgs {
             ));
         }
         self.gate.gate().map(|_| ())
+    }
+
+    /// Reads what a run is to be held beside, which is no matter of this host: before anything is measured.
+    pub(crate) fn readable(&self, site: &SiteSpec, nccl: &NcclArgs) -> Result<(), Error> {
+        if let Some(machine) = &self.expect {
+            nccl.on(SiteSpec { topology: Some(machine.clone()), ..site.clone() })?.load()?;
+        }
+        if !self.expect_from.is_empty()
+            && read_paths(&self.expect_from, &ReadOptions::default())?.measurements.is_empty()
+        {
+            let named: Vec<String> = self.expect_from.iter().map(|path| format!("`{}`", path.display())).collect();
+            return Err(Error::usage(
+                format!("--expect-from: no measurement is in {}", named.join(", ")),
+                "give results of `collcast bench` or nccl-tests that are known to be good",
+            ));
+        }
+        Ok(())
     }
 
     /// Judges a run, and prints what was found in place of its rows.

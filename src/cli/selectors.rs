@@ -87,9 +87,10 @@ impl GateArgs {
     pub(crate) fn gate(&self) -> Result<Gate, Error> {
         let fail_below = self.fail_below.as_deref().map(|text| values::percent("--fail-below", text)).transpose()?;
         if fail_below.is_some_and(|share| !(0.01..=1.0).contains(&share)) {
+            let given = self.fail_below.as_deref().unwrap_or_default();
             return Err(Error::usage(
-                "--fail-below is no share of a bandwidth",
-                "take 1% to 100%, such as --fail-below 85%",
+                format!("--fail-below (--min-busbw) `{given}` is no share of the expected bus bandwidth"),
+                "take 1% to 100%, such as --fail-below 85%; it is no bandwidth in GB/s",
             ));
         }
         Ok(Gate { fail_below, require_pass: self.require_pass })

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use collcast::files::{make_folder, quoted};
+use collcast::files::{make_folder, quoted, read_text};
 use collcast::health::suspects::{Pace, Plan};
 use collcast::kernels;
 use collcast::next::{self, Next};
@@ -78,7 +78,7 @@ pub(crate) struct Args {
     /// median counts; again for more
     #[arg(long, value_name = "GOOD")]
     against: Vec<PathBuf>,
-    /// Folder of past runs: judge by the median of earlier runs of the same hosts, where there are 3 or more, and record
+    /// Folder of past runs: judge by the median of the first 8 earlier runs of the same hosts, where there are 3 or more, and record
     /// this one
     #[arg(long, value_name = "DIR")]
     history: Option<PathBuf>,
@@ -232,7 +232,14 @@ fn write_scripts(next: &Next, folder: &Path) -> Result<(), Error> {
         ));
     }
     for script in &scripts {
-        write(Some(&folder.join(script.name)), script.text.as_bytes())?;
+        let path = folder.join(script.name);
+        if read_text("read", &path).is_ok_and(|text| !text.contains("collcast validate")) {
+            return Err(Error::usage(
+                format!("--next-runs: `{}` is there already, and is no script of a round", path.display()),
+                "name a new folder",
+            ));
+        }
+        write(Some(&path), script.text.as_bytes())?;
     }
     let names: Vec<&str> = scripts.iter().map(|script| script.name).collect();
     say!("note: scripts in {}: {}", folder.display(), names.join(" "));

@@ -169,6 +169,19 @@ impl Health {
         of_state.filter_map(|run| Some((run, run.decisive()?))).min_by(|a, b| a.1.share.total_cmp(&b.1.share))
     }
 
+    /// Whether all that is slow is small calls of one host, which it starts one by one, while large ones are as expected.
+    pub fn is_slow_at_small_calls_alone(&self) -> bool {
+        let small = |run: &Judged| {
+            let mut large = run.bands.iter().filter(|band| band.part == Part::Large).peekable();
+            run.hosts == Some(1)
+                && run.launch != Launch::Graph
+                && large.peek().is_some()
+                && large.all(|band| band.state == State::Pass)
+        };
+        let mut slow = self.runs.iter().filter(|run| run.state == State::Slow).peekable();
+        slow.peek().is_some() && slow.all(small)
+    }
+
     /// Scatter of rows below which a band is steady.
     pub fn steady(part: Part) -> f64 {
         UNSTEADY[part as usize]

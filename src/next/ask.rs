@@ -91,6 +91,9 @@ pub fn next(runs: &[Run], without_rows: &[Vec<String>], request: &Request) -> Re
             "name the hosts with --host-names node[01-64], `a,b,c`, or @FILE",
         ));
     }
+    if request.gpus == Some(0) {
+        return Err(Error::usage("--next-runs: --gpus 0 leaves no GPU of a host to run on", "give --gpus 1 or more"));
+    }
     let names: Vec<String> = hosts.iter().map(|host| short(host).to_owned()).collect();
     let is_of_these = |used: &HostSet| !used.is_empty() && used.iter().all(|host| names.contains(host));
     let ours: Vec<Run> = runs.iter().filter(|run| is_of_these(&run.used.hosts)).cloned().collect();

@@ -34,6 +34,7 @@ use crate::values::plural;
 use crate::watch::Watch;
 pub use figures::{Closest, File, FileOutcome, Group, JudgedRow, Median, Stats, Unjudged};
 use judged::{Asked, Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside, one_kind};
+pub(crate) use past::FIRST;
 pub use past::History;
 use past::Present;
 use said::said;
@@ -53,7 +54,7 @@ pub struct Request {
     pub gate: Gate,
     /// Measurements that are known to be good, to be expected in place of a forecast: the median of several files.
     pub against: Vec<PathBuf>,
-    /// A folder of past runs. A run is judged by the median of earlier ones of its hosts, where there are enough, and then
+    /// A folder of past runs. A run is judged by the median of the first 8 earlier ones of its hosts, where there are enough, and then
     /// recorded there.
     pub history: Option<PathBuf>,
     /// When files were measured that do not say it; the time of their last change where none is given.

@@ -16,7 +16,7 @@ use crate::history::{Call, Entry, FEWEST, Kept, Past, Trend, Verdict, by_file, e
 use crate::values::plural;
 
 /// Runs of a past that later ones are held against. Of eight runs whose noise is 2% the median is off by less than 1%.
-const FIRST: usize = 8;
+pub(crate) const FIRST: usize = 8;
 
 /// What the past says of a run that is judged.
 #[derive(Clone, PartialEq, Debug, Serialize)]

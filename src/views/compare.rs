@@ -222,13 +222,25 @@ impl Outcome {
         self.hosts.iter().map(|host| &host.hosts).collect::<BTreeSet<_>>().len()
     }
 
+    /// The one host that all slower sets have, where they are several and other sets have it seldom.
+    fn shared_host(&self) -> Option<&str> {
+        let mut slower = self.slower_hosts().map(|(hosts, _)| hosts.split(',').collect::<BTreeSet<_>>());
+        let first = slower.next()?;
+        let (count, shared) = slower.fold((1, first), |(count, shared), hosts| (count + 1, &shared & &hosts));
+        let only = (count > 1 && shared.len() == 1).then(|| shared.into_iter().next());
+        only.flatten()
+    }
+
     /// Hosts that are slower, and how many times as long they take.
     fn by_host(&self) -> Option<String> {
         let slower: Vec<String> =
             self.slower_hosts().map(|(hosts, band)| format!("{hosts} {:.2}x", band.ratio.value)).collect();
         let verb = if slower.len() == 1 { "takes" } else { "take" };
         let (count, all) = (slower.len(), self.host_sets());
-        (count > 0).then(|| format!("{count} of {all} hosts {verb} longer in B than in A: {}", few(&slower)))
+        // A set of several has commas between them.
+        let what = if self.hosts.iter().any(|host| host.hosts.contains(',')) { "sets of hosts" } else { "hosts" };
+        let shared = self.shared_host().map_or_else(String::new, |host| format!("; {host} is in all of these"));
+        (count > 0).then(|| format!("{count} of {all} {what} {verb} longer in B than in A: {}{shared}", few(&slower)))
     }
 
     fn verdict(&self) -> Verdict {

@@ -2,12 +2,12 @@
 
 use collcast_hwbackend::read::End;
 use collcast_reports::model::{Bar, CaseOutcome, Cell, Column, Table, TestCase};
-use collcast_sim::collective::Launch;
 use collcast_sim::units::Bytes;
 
+use crate::diagnose::NEXT_OF_SMALL;
 use crate::health::{Band, Health, Judged, Line, Part, State};
 use crate::history::Trend;
-use crate::validate::{History, Outcome};
+use crate::validate::{FIRST, History, Outcome};
 use crate::values::few;
 
 /// Sizes up to which each has a line; more runs are told by bands.
@@ -126,7 +126,10 @@ impl Against<'_> {
 
     fn name(&self, run: &Judged) -> String {
         match self.own(run) {
-            Some(own) => format!("the median of {} earlier runs since {}", own.healthy, own.since),
+            Some(own) => {
+                let first = if own.healthy > FIRST { format!("the first {FIRST} of ") } else { String::new() };
+                format!("the median of {first}{} earlier runs since {}", own.healthy, own.since)
+            }
             None => "the expected bus bandwidth".to_owned(),
         }
     }
@@ -208,7 +211,9 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
         }
         State::Unsure if band.state == State::Slow => {
             format!(
-                "cannot tell{more}: {told}; or NCCL chose another protocol there than forecast, since no other size is slow{}{cut}",
+                "cannot tell{more}: {told}{}; or NCCL chose another protocol there than forecast, since neither the smallest nor the \
+                 largest sizes are slow{}{cut}",
+                slow_sizes(run),
                 places(health)
             )
         }
@@ -344,19 +349,7 @@ fn slow_sizes(run: &Judged) -> String {
 
 /// What would tell more where all that is slow is small calls of one host.
 pub(super) fn next_of_small(health: &Health) -> Option<String> {
-    let small = |run: &Judged| {
-        let mut large = run.bands.iter().filter(|band| band.part == Part::Large).peekable();
-        run.hosts == Some(1)
-            && run.launch != Launch::Graph
-            && large.peek().is_some()
-            && large.all(|band| band.state == State::Pass)
-    };
-    let mut slow = health.runs.iter().filter(|run| run.state == State::Slow).peekable();
-    (slow.peek().is_some() && slow.all(small)).then(|| {
-        "large calls are as expected, so links are: run small ones in CUDA graphs (`collcast bench --backend nccl --launch \
-         graph`); where they are as expected there, the host starts kernels slowly: its clock, NUMA binding, virtualisation"
-            .to_owned()
-    })
+    health.is_slow_at_small_calls_alone().then(|| NEXT_OF_SMALL.to_owned())
 }
 
 /// What would tell more, where nothing can be told.

@@ -8,7 +8,7 @@ use collcast_sim::domain::Basis;
 
 use super::health::{self, digits};
 use crate::confidence::Level;
-use crate::diagnose::Anomaly;
+use crate::diagnose::{Anomaly, HALVES_DIFFER};
 use crate::health::{Gate, Judged, State};
 use crate::history::{FEWEST, Trend};
 use crate::validate::{Closest, Expected, File, FileOutcome, Group, History, JudgedRow, Outcome, RUN_FAILED, Stats};
@@ -186,7 +186,7 @@ fn history_table(history: &[History], people: bool) -> Table {
         Column::number("ranks", "ranks"),
         Column::number("runs", "runs"),
         Column::text("since", "since"),
-        Column::number("percent", "% of earlier"),
+        Column::number("percent", "% of all earlier"),
         Column::text("changed", "changed"),
         Column::number("changed_runs", "runs since"),
         Column::number("changed_percent", "% of before"),
@@ -319,11 +319,13 @@ impl Outcome {
 
     fn cases(&self) -> Vec<TestCase> {
         let mut cases = health::cases(&self.health, &health::Against(self));
-        for failure in self.failures() {
+        // Those of what is not as it should be come first.
+        let next = self.anomalies.iter().filter(|a| a.error).map(|a| a.suggestion.clone());
+        for (failure, details) in self.failures().into_iter().zip(next.chain(std::iter::repeat(String::new()))) {
             cases.push(TestCase {
                 group: "run".to_owned(),
                 name: failure.split(':').next().unwrap_or_default().to_owned(),
-                outcome: CaseOutcome::Failed { kind: "failed".to_owned(), message: failure, details: String::new() },
+                outcome: CaseOutcome::Failed { kind: "failed".to_owned(), message: failure, details },
                 place: None,
             });
         }
@@ -386,7 +388,9 @@ impl Outcome {
             }),
         };
         let told = self.anomalies.iter().filter(|a| !failures.is_empty() || a.error || slow);
-        let (unknown, named): (Vec<_>, Vec<_>) = told.partition(|a| a.kind == Cause::Unknown.name());
+        let (unknown, mut named): (Vec<_>, Vec<_>) = told.partition(|a| a.kind == Cause::Unknown.name());
+        // What makes others slow comes before runs that failed.
+        named.sort_by_key(|a| slow && a.kind == RUN_FAILED);
         let first = |anomalies: Vec<&Anomaly>| anomalies.first().map(|a| a.suggestion.clone());
         let beside_runs = self.is_beside_runs();
         Verdict {
@@ -441,10 +445,15 @@ impl Outcome {
 
     /// The cause of what is slow, where one fits.
     fn likely(&self) -> String {
-        let known = |a: &&Anomaly| a.error && a.kind != Cause::Unknown.name();
+        // Failed runs are told by themselves, and may be others.
+        let known = |a: &&Anomaly| a.error && ![Cause::Unknown.name(), RUN_FAILED].contains(&a.kind);
         let named = self.anomalies.iter().find(known);
         let or = |a: &Anomaly| a.alike.iter().map(|kind| format!(" or {kind}")).collect::<String>();
-        named.map_or_else(String::new, |a| format!("; likely cause: {}{}", a.kind, or(a)))
+        match named {
+            Some(a) if a.kind == HALVES_DIFFER => "; calls in place and out of place differ".to_owned(),
+            Some(a) => format!("; likely cause: {}{}", a.kind, or(a)),
+            None => String::new(),
+        }
     }
 
     /// How many times as fast a run is as what it is held against, where that cannot be of such a machine in good health.

@@ -64,6 +64,8 @@ pub struct Candidate {
     pub curve: Vec<f64>,
     /// Median of what is left: measured over its curve, less 1, without sign.
     pub misfit: f64,
+    /// The same of the sizes beyond the interval of their forecast; of all where none is.
+    pub misfit_beyond: f64,
 }
 
 /// How it stands with a run.
@@ -437,13 +439,17 @@ impl Case {
                 let top = scored.iter().map(|way| of(&way.likelihood)).fold(f64::NEG_INFINITY, f64::max);
                 prior * ways.iter().map(|way| way.share * (of(&way.likelihood) - top).exp()).sum::<f64>() / faults
             };
-            let mut left: Vec<f64> =
-                self.points.iter().zip(&best.curve).map(|(p, t)| (p.measured.as_us() / t - 1.0).abs()).collect();
-            left.sort_by(f64::total_cmp);
-            let misfit = left[left.len() / 2];
+            let left = |keep: &dyn Fn(&Point) -> bool| {
+                let kept = self.points.iter().zip(&best.curve).filter(|(p, _)| keep(p));
+                let mut left: Vec<f64> = kept.map(|(p, t)| (p.measured.as_us() / t - 1.0).abs()).collect();
+                left.sort_by(f64::total_cmp);
+                left.get(left.len() / 2).copied()
+            };
+            let misfit = left(&|_| true).unwrap_or_default();
+            let misfit_beyond = left(&|p| p.measured > p.expected.high).unwrap_or(misfit);
             let (belief, cautious) = (weight(|l| l.mean), weight(|l| l.cautious));
             let (fault, floor, curve) = (best.fault, best.floor, best.curve.clone());
-            ranked.push(Candidate { fault, floor, belief, cautious, curve, misfit });
+            ranked.push(Candidate { fault, floor, belief, cautious, curve, misfit, misfit_beyond });
         }
         let (all, all_cautious) = ranked.iter().fold((0.0, 0.0), |sum, c| (sum.0 + c.belief, sum.1 + c.cautious));
         for candidate in &mut ranked {
@@ -475,11 +481,14 @@ impl Case {
         // A fault that leaves more beside the host's pace than that pace alone says nothing.
         let misfit = |cause: Cause| ranked.iter().find(|c| c.fault.cause() == cause).map(|c| c.misfit);
         let paced = first.floor.is_some() && misfit(Cause::LaunchBound).is_some_and(|misfit| misfit <= first.misfit);
+        // Nor does one that leaves as much at slow sizes as no fault does.
+        let healthy_beyond = ranked.iter().find(|c| c.fault.cause() == Cause::Healthy).map(|c| c.misfit_beyond);
+        let explains = healthy_beyond.is_none_or(|healthy| first.misfit_beyond < healthy);
         let ill = first.belief > ODDS_OVER_HEALTHY * belief(Cause::Healthy);
         let finding = match first.fault.cause() {
             Cause::Unknown if ill => Finding::Unknown,
             Cause::Healthy | Cause::Unknown => Finding::Healthy,
-            _ if ill && !paced && together > ODDS_OVER_OTHERS * rival => Finding::Found,
+            _ if ill && !paced && explains && together > ODDS_OVER_OTHERS * rival => Finding::Found,
             _ if ill || beyond >= BEYOND_MIN => Finding::Unknown,
             _ => Finding::Healthy,
         };

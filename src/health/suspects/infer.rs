@@ -63,7 +63,7 @@ pub struct Suspect {
 /// What runs tell of who is sick.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Belief {
-    /// All classes, but for those that are in every run.
+    /// All classes.
     pub classes: Vec<Class>,
     /// Answers, the likeliest first.
     pub answers: Vec<Answer>,
@@ -173,7 +173,8 @@ pub fn infer(trials: &[Trial], fleet: &BTreeSet<Member>) -> Belief {
     Belief { classes, answers, suspects, deviation: noise.1 / noise.0, runs: trials.len() }
 }
 
-/// Members by the runs that they are in. Those in every run of their kind tell nothing: that is what runs share.
+/// Members by the runs that they are in. Those in every run of their kind are as slow as what these runs share, which competes
+/// with them: a run over all hosts takes as long as its slowest.
 fn classes(trials: &[Trial], fleet: &BTreeSet<Member>) -> Vec<Class> {
     let mut of: BTreeMap<&Member, Vec<usize>> = fleet.iter().map(|m| (m, Vec::new())).collect();
     for (index, trial) in trials.iter().enumerate() {
@@ -185,12 +186,6 @@ fn classes(trials: &[Trial], fleet: &BTreeSet<Member>) -> Vec<Class> {
     for (member, column) in of {
         columns.entry(column).or_default().push(member.clone());
     }
-    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
-    trials.iter().for_each(|trial| *kinds.entry(&trial.kind).or_default() += 1);
-    columns.retain(|column, _| {
-        let with = |kind: &str| column.iter().filter(|&&i| trials[i].kind == kind).count();
-        column.is_empty() || kinds.iter().any(|(kind, &all)| (1..all).contains(&with(kind)))
-    });
     let class = |(trials, mut members): (Vec<usize>, Vec<Member>)| {
         members.sort_by(|a, b| b.prior().total_cmp(&a.prior()).then_with(|| a.cmp(b)));
         Class { members, trials }
@@ -241,14 +236,27 @@ struct Model<'a> {
     tables: Vec<Vec<f64>>,
     /// Logarithm of the odds that a class is sick, at each step.
     odds: Vec<f64>,
+    /// The step before the first of each class. What is in every run of its kinds is as slow as these are, and what they share takes
+    /// what the steps leave: to vary as well would count against it in each of them.
+    before: Vec<usize>,
     /// By how much a class at a step betters the answer that nobody is sick, at most.
     alone: Vec<Vec<f64>>,
 }
 
-/// Slowness at a step, from 1; none at 0.
+/// Slowness at a step, from 1; none at 0. Steps beyond [`STEPS`] are the same once more, of what does not vary from run to run.
 fn step(index: usize) -> f64 {
     let (least, most) = SLOWNESS;
-    if index == 0 { 0.0 } else { least * (most / least).powf((index - 1) as f64 / (STEPS - 1) as f64) }
+    if index == 0 { 0.0 } else { least * (most / least).powf((rank(index) - 1) as f64 / (STEPS - 1) as f64) }
+}
+
+/// A step among those that are as slow or slower.
+fn rank(index: usize) -> usize {
+    if index > STEPS { index - STEPS } else { index }
+}
+
+/// The slower of two steps, the first where they are as slow.
+fn slower(was: usize, slow: usize) -> usize {
+    if rank(slow) > rank(was) { slow } else { was }
 }
 
 /// Logarithm of the density of what noise leaves of a run: normal, or odd. The likelier of the two counts.
@@ -260,7 +268,7 @@ fn density(residual: f64, deviation: f64) -> f64 {
 
 /// Logarithm of how much likelier a slowness is beside that of others, than where it is the only one.
 fn as_slow(picks: &[(usize, usize)], slow: usize) -> f64 {
-    match picks.iter().any(|p| p.1 == slow) {
+    match picks.iter().any(|p| rank(p.1) == rank(slow)) {
         _ if picks.is_empty() => 0.0,
         true => (ONE_CAUSE * STEPS as f64 + (1.0 - ONE_CAUSE)).ln(),
         false => (1.0 - ONE_CAUSE).ln(),
@@ -293,13 +301,17 @@ impl<'a> Model<'a> {
             let before = offsets.iter().map(|&o| shared(o, doubt) + wide.ln()).collect();
             kinds.push(Kind { at: from..from + offsets.len(), offsets, before });
         }
+        let in_all = |class: &Class| {
+            let with = |kind: &Vec<usize>| kind.iter().filter(|index| class.trials.contains(index)).count();
+            !class.trials.is_empty() && of.values().all(|kind| [0, kind.len()].contains(&with(kind)))
+        };
+        let before: Vec<usize> = classes.iter().map(|class| if in_all(class) { STEPS } else { 0 }).collect();
+        let steps = if before.contains(&STEPS) { 2 * STEPS } else { STEPS };
         let table = |(index, trial): (usize, &Trial)| -> Vec<f64> {
             let offsets = &kinds[kind_of[index]].offsets;
-            let deviation = |s: f64| noise(trial).hypot(VARIES * s);
-            (0..=STEPS)
-                .map(step)
-                .flat_map(|slow| offsets.iter().map(move |o| density(trial.excess - o - slow, deviation(slow))))
-                .collect()
+            let deviation = |at: usize| if at > STEPS { noise(trial) } else { noise(trial).hypot(VARIES * step(at)) };
+            let row = |at| offsets.iter().map(move |o| density(trial.excess - o - step(at), deviation(at)));
+            (0..=steps).flat_map(row).collect()
         };
         let tables = trials.iter().enumerate().map(table).collect();
         let odds = |class: &Class| {
@@ -307,7 +319,7 @@ impl<'a> Model<'a> {
             (class.members.iter().map(of).sum::<f64>() / STEPS as f64).ln()
         };
         let odds = classes.iter().map(odds).collect();
-        let mut model = Self { trials, classes, kind_of, tables, odds, alone: Vec::new(), kinds };
+        let mut model = Self { trials, classes, kind_of, tables, odds, before, alone: Vec::new(), kinds };
         let healthy = vec![0; trials.len()];
         let alone = |class: usize| {
             let at_most = |slow| {
@@ -315,7 +327,7 @@ impl<'a> Model<'a> {
                 model.add(&mut change, &healthy, class, slow);
                 model.kinds.iter().map(|kind| largest(&change[kind.at.clone()])).sum()
             };
-            (0..=STEPS).map(at_most).collect()
+            (0..=STEPS).map(|at| at_most(model.before[class] + at)).collect()
         };
         model.alone = (0..classes.len()).map(alone).collect();
         model
@@ -330,7 +342,7 @@ impl<'a> Model<'a> {
     fn add(&self, log_likelihood: &mut [f64], top: &[usize], class: usize, slow: usize) {
         for &index in &self.classes[class].trials {
             let was = top[index];
-            if slow > was {
+            if rank(slow) > rank(was) {
                 let at = self.kinds[self.kind_of[index]].at.clone();
                 let change = self.row(index, slow).iter().zip(self.row(index, was));
                 log_likelihood[at].iter_mut().zip(change).for_each(|(sum, (now, was))| *sum += now - was);
@@ -354,7 +366,7 @@ impl<'a> Model<'a> {
         let mut state = state.clone();
         for &(class, slow) in picks {
             self.add(&mut state.log_likelihood, &state.top, class, slow);
-            self.classes[class].trials.iter().for_each(|&i| state.top[i] = state.top[i].max(slow));
+            self.classes[class].trials.iter().for_each(|&i| state.top[i] = slower(state.top[i], slow));
             state.belief += self.odds[class] + as_slow(&state.picks, slow);
             state.picks.push((class, slow));
         }
@@ -398,10 +410,11 @@ impl<'a> Model<'a> {
         let mut log_likelihood = state.log_likelihood.clone();
         for class in (0..self.classes.len()).filter(|class| !state.picks.iter().any(|p| p.0 == *class)) {
             let apart = self.classes[class].trials.iter().all(|&i| state.top[i] == 0);
-            for slow in 1..=STEPS {
+            for at in 1..=STEPS {
+                let slow = self.before[class] + at;
                 let odds = self.odds[class] + as_slow(&state.picks, slow);
                 let belief = state.belief + odds;
-                if apart && state.score + odds + self.alone[class][slow] < *best - HOPELESS {
+                if apart && state.score + odds + self.alone[class][at] < *best - HOPELESS {
                     continue;
                 }
                 log_likelihood.clone_from(&state.log_likelihood);
@@ -417,7 +430,7 @@ impl<'a> Model<'a> {
                 let log_likelihood = log_likelihood.clone();
                 next.entry(picks).or_insert_with_key(|_| {
                     let mut top = state.top.clone();
-                    self.classes[class].trials.iter().for_each(|&i| top[i] = top[i].max(slow));
+                    self.classes[class].trials.iter().for_each(|&i| top[i] = slower(top[i], slow));
                     State { picks: Vec::new(), top, log_likelihood, belief, score }
                 });
             }
