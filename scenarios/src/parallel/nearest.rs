@@ -34,12 +34,15 @@ fn with_keys<'k>(from: &Parallel, model: Rules<'_>, keys: impl Iterator<Item = &
     for changes in 1..=CHANGES.min(keys.len()) {
         let mut found = Vec::new();
         for chosen in choices(&keys, changes) {
-            change(*from, &chosen, (model, from.ranks()), TRIED[changes - 1], &mut found);
+            let near = |key| (key, values(get(from, key).unwrap_or(1), model.0, TRIED[changes - 1]));
+            let chosen: Vec<(&str, Vec<u64>)> = chosen.into_iter().map(near).collect();
+            change(*from, &chosen, (model, from.ranks()), &mut found);
         }
         if found.is_empty() {
             continue;
         }
-        found.sort_by(|a, b| distance(from, a).total_cmp(&distance(from, b)));
+        // None is below zero, so their bits are ordered as they are.
+        found.sort_by_cached_key(|to| distance(from, to).to_bits());
         found.dedup();
         found.truncate(NAMED);
         return found;
@@ -62,14 +65,14 @@ fn choices<'a>(keys: &[&'a str], count: usize) -> Vec<Vec<&'a str>> {
     with.chain(choices(rest, count)).collect()
 }
 
+/// All layouts with one of its values for each key.
 fn change(
     mut layout: Parallel,
-    keys: &[&str],
+    keys: &[(&str, Vec<u64>)],
     (model, ranks): (Rules<'_>, u64),
-    tried: usize,
     found: &mut Vec<Parallel>,
 ) {
-    let Some((key, rest)) = keys.split_first() else {
+    let Some(((key, values), rest)) = keys.split_first() else {
         let others = Parallel { data: 1, ..layout }.ranks();
         layout.data = u32::try_from(ranks / others.max(1)).unwrap_or(u32::MAX);
         if !matches!(layout.split, Split::Ends { .. }) {
@@ -80,10 +83,10 @@ fn change(
         }
         return;
     };
-    for value in values(get(&layout, key).unwrap_or(1), model.0, tried) {
+    for &value in values {
         let mut changed = layout;
         if set(&mut changed, key, value) {
-            change(changed, rest, (model, ranks), tried, found);
+            change(changed, rest, (model, ranks), found);
         }
     }
 }
