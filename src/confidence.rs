@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use collcast_reports::model::Status;
+use collcast_reports::model::{Status, Verdict};
 use collcast_sim::call::Call;
 use collcast_sim::collective::{Collective, Protocol};
 use collcast_sim::domain::{Basis, Beyond};
@@ -155,6 +155,16 @@ pub struct Said<'a> {
     pub beyond: &'a Beyond,
 }
 
+impl Trust {
+    /// A verdict that rests on forecasts. Where confidence is low its sentence begins so: a warning alone reads as if the
+    /// machine were at fault.
+    pub fn verdict(self, sentence: String, next: Option<String>) -> Verdict {
+        let Self { status, confidence, basis } = self;
+        let sentence = if status == Status::Ok { sentence } else { format!("low confidence: {sentence}") };
+        Verdict { status, sentence, confidence, basis, next }
+    }
+}
+
 impl<'a> From<&'a Prediction> for Said<'a> {
     fn from(p: &'a Prediction) -> Self {
         let part = |end: SimDuration| end.as_us() / p.time.as_us().max(f64::MIN_POSITIVE);
@@ -287,7 +297,7 @@ impl Grounds {
         let within = -(-decisive * upper_quantile(RARE)).exp_m1();
         let sizes = match (large, middle, small) {
             (Some(_), _, Some((_, small))) => {
-                format!("{} at large sizes, {} at small ones", off(decisive), off(small))
+                format!("{} at large sizes, which decide, and {} at small ones", off(decisive), off(small))
             }
             (Some(_), ..) => format!("{} at large sizes", off(decisive)),
             (None, Some(_), _) => format!("{} at sizes in the middle", off(decisive)),
@@ -300,7 +310,8 @@ impl Grounds {
                 Some(known) => {
                     let plural = if known.runs == 1 { "" } else { "s" };
                     format!(
-                        "forecasts of {} unseen run{plural} ({}) were {sizes}, root mean square over publishers",
+                        "forecasts of unseen runs on all machines of this kind ({} run{plural}, {}) were {sizes}, root mean \
+                         square over publishers",
                         known.runs,
                         kind.name()
                     )
@@ -430,7 +441,8 @@ mod tests {
         let all: Grounds = [small.clone(), of(Part::Large, 0.01), of(Part::Large, 0.02)].into_iter().collect();
         assert_eq!(
             all.trust().confidence,
-            "high: forecasts of rows that the fit had not seen were 2% off at large sizes, 49% off at small ones"
+            "high: forecasts of rows that the fit had not seen were 2% off at large sizes, which decide, and \
+             49% off at small ones"
         );
         assert_eq!(small.trust().status, Status::Warning);
         assert_eq!(

@@ -13,7 +13,7 @@ use collcast_scenarios::device;
 use collcast_scenarios::training::calls::Calls;
 use collcast_sim::collective::Launch;
 use collcast_sim::domain::Basis;
-use collcast_sim::ids::{HostId, Rank};
+use collcast_sim::ids::{HostId, Rank, VertexId};
 use collcast_sim::nccl::plugin;
 use collcast_sim::nccl::search::Given;
 use collcast_sim::nccl::settings::{self, SettingsError};
@@ -494,6 +494,21 @@ pub(crate) fn made_of(evidence: &str) -> String {
     fitted.map_or_else(|| evidence.to_owned(), |(_, rows)| format!("fitted to {rows}"))
 }
 
+/// What profiles were measured on the GPU of a machine that takes none of them.
+fn unmeasured(topology: &Topology) -> String {
+    let of = |&gpu: &VertexId| Some(topology.gpu(gpu)?.family());
+    let gpus: BTreeSet<String> = topology.hosts().iter().flat_map(|host| &host.gpus).filter_map(of).collect();
+    let measured = Profile::builtin_names().filter_map(|name| Profile::builtin(name).ok()).filter_map(|profile| {
+        let [fewest, most] = profile.ranks.filter(|_| profile.gpus.iter().any(|gpu| gpus.contains(gpu)))?;
+        let hosts = if profile.across_hosts { "several hosts" } else { "one host" };
+        Some(format!("{} ({fewest} to {most} GPUs of {hosts})", profile.name))
+    });
+    match measured.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => "; no profile was measured on this GPU".to_owned(),
+        some => format!("; profiles that were measured on this GPU: {some}"),
+    }
+}
+
 /// Machine, version, launch mode, profile, and what the machine assumes.
 pub fn assumptions(topology: &Topology, profile: &Profile, settings: &Settings, basis: Basis) -> Vec<String> {
     let version = settings.version.unwrap_or_default();
@@ -507,10 +522,10 @@ pub fn assumptions(topology: &Topology, profile: &Profile, settings: &Settings, 
             if settings.cold { ", one cold call" } else { ", calls back to back" },
         ),
         format!(
-            "profile {}{}: {}{}",
+            "profile {}: {}{}{}",
             profile.name,
-            if topology.profile.is_none() && profile.name == "prior" { ", since the machine names none" } else { "" },
             made_of(&profile.evidence),
+            if topology.profile.is_none() && profile.name == "prior" { unmeasured(topology) } else { String::new() },
             if basis == Basis::Extrapolated { "; EXTRAPOLATED beyond what it was made with" } else { "" }
         ),
     ];

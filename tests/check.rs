@@ -120,7 +120,7 @@ fn check_caught(suite: &Suite, cause: &str, from_to: &str, kinds: &[&str]) {
         assert!(expected.iter().all(|part| out.contains(part)), "{format} lacks some of {expected:?}:\n{out}");
         assert!(
             err.contains("failed: ")
-                && err.contains(" unseen runs (")
+                && err.contains(" unseen runs on all machines of this kind (")
                 && err.contains(" off at ")
                 && err.contains("; basis: "),
             "{err}"

@@ -29,13 +29,12 @@ fn check_refused(args: &[&str], expected: &[&str]) {
 /// where a machine names no profile.
 #[test]
 fn doubt_is_named() {
-    let cited =
-        "medium: no measurement is behind profile prior; forecasts of 5 unseen runs (NVLink inside one host) were";
-    let pcie = "low: no measurement is behind profile prior; forecasts of 3 unseen runs (PCIe, staging in host memory or TCP) were";
+    let cited = "medium: no measurement is behind profile prior; forecasts of unseen runs on all machines of this kind (5 runs, NVLink inside one host) were";
+    let pcie = "low: no measurement is behind profile prior; forecasts of unseen runs on all machines of this kind (3 runs, PCIe, staging in host memory or TCP) were";
     let own = "forecasts of rows that the fit had not seen were";
-    let none = "profile prior, since the machine names none: nothing measured; values from publications";
+    let none = "nothing measured; values from publications, data sheets and NCCL's own tuning constants; ";
     let elsewhere = "low: the profile was measured on H200, not H100-SXM5-80GB; the profile was measured over 2 to 4 \
-                     ranks, not 8; forecasts of 5 unseen runs";
+                     ranks, not 8; forecasts of unseen runs on all machines of this kind (5 runs";
     let squares = ["(root mean square over publishers)", "off at large sizes, root mean square over publishers;"];
     for (args, expected) in [
         ("simulate dgx-h100 -s 1M", [none, cited]),
@@ -44,7 +43,7 @@ fn doubt_is_named() {
             "simulate dgx-h100 --nodes 2 -s 1G",
             [
                 "profile hopper-ib-published is taken for such machines: 7 runs of 5 publishers that it had not seen",
-                "(confidence: high: forecasts of 11 unseen runs (InfiniBand or RoCE",
+                "(confidence: high: forecasts of unseen runs on all machines of this kind (11 runs, InfiniBand or RoCE",
             ],
         ),
         (
@@ -55,7 +54,7 @@ fn doubt_is_named() {
             "simulate dgx-h200 -s 1M",
             [
                 "profile h200-nvswitch",
-                "medium: the profile was measured over 2 to 4 ranks, not 8; forecasts of 5 unseen runs",
+                "medium: the profile was measured over 2 to 4 ranks, not 8; forecasts of unseen runs on all machines of this kind (5 runs",
             ],
         ),
         ("simulate dgx-h100 --gpus 4 -s 1M --algorithm ring", ["profile h100-nvswitch", own]),
@@ -63,7 +62,7 @@ fn doubt_is_named() {
         ("sweep pcie-box -s 1M,2M", [none, pcie]),
         ("tune pcie-box -s 1M", [none, pcie]),
         ("simulate h200x4 -s 1M", ["profile h200-nvswitch", own]),
-        ("simulate ddp-buckets", ["profile h200-nvswitch", "was measured on H200 alone; basis: predicted"]),
+        ("simulate ddp-buckets", ["profile h200-nvswitch", "was measured on H200 alone; basis: measured constants"]),
         ("sweep dgx-h100 --profile h200-nvswitch -s 1M --algorithm ring", ["EXTRAPOLATED", elsewhere]),
         (
             "simulate dgx-h200 --gpus 4 -s 1M --algorithm nvls",

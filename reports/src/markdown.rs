@@ -38,12 +38,8 @@ pub fn render(report: &Report) -> String {
                 let lead = if report.lead.is_empty() { String::new() } else { format!(": {}", escaped(&report.lead)) };
                 let _ = writeln!(out, "### {icon} {title}{lead}\n\n{}", escaped(&verdict.sentence));
             }
-            let facts = [("confidence", &verdict.confidence), ("basis", &verdict.basis)];
-            let facts: Vec<String> = facts
-                .iter()
-                .filter(|(_, text)| !text.is_empty())
-                .map(|(name, text)| format!("{name}: {}", escaped(text)))
-                .collect();
+            let facts: Vec<String> =
+                verdict.facts().map(|(name, words)| format!("{name}: {}", escaped(words))).collect();
             if !facts.is_empty() {
                 let _ = writeln!(out, "\n{}", facts.join("; "));
             }

@@ -179,6 +179,24 @@ pub struct Verdict {
     pub next: Option<String>,
 }
 
+impl Verdict {
+    /// How sure it is and what it rests on, in words for people, without what is not said.
+    pub(crate) fn facts(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        [("confidence", &*self.confidence), ("basis", basis_in_words(&self.basis))]
+            .into_iter()
+            .filter(|(_, words)| !words.is_empty())
+    }
+}
+
+/// A basis in words for people; files have its name.
+pub fn basis_in_words(name: &str) -> &str {
+    match name {
+        "predicted" => "measured constants",
+        "cited" => "cited constants",
+        other => other,
+    }
+}
+
 /// How a command ended, as far as its finding goes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -77,11 +77,9 @@ fn closing(verdict: &Verdict, screen: Screen) -> String {
     }
     let sentence = one_line(&format!("{word} {}.", verdict.sentence.trim_end_matches('.')));
     let mut out = headed(&word, verdict.status, &sentence, screen);
-    for (name, words) in [("confidence", &verdict.confidence), ("basis", &verdict.basis)] {
-        if !words.is_empty() {
-            let line = screen.wrapped(&format!("{INDENT}{}", one_line(&format!("{name}: {words}"))), DEEPER);
-            let _ = writeln!(out, "{}", screen.painted(Style::new().dimmed(), &line));
-        }
+    for (name, words) in verdict.facts() {
+        let line = screen.wrapped(&format!("{INDENT}{}", one_line(&format!("{name}: {words}"))), DEEPER);
+        let _ = writeln!(out, "{}", screen.painted(Style::new().dimmed(), &line));
     }
     if let Some(next) = &verdict.next {
         let line = format!("{INDENT}{}", one_line(&format!("next: {next}")));
@@ -93,13 +91,7 @@ fn closing(verdict: &Verdict, screen: Screen) -> String {
 
 /// The closing line: `ok: ... (confidence: high; basis: measured). Next: ...`.
 pub fn verdict_line(verdict: &Verdict) -> String {
-    let mut facts = Vec::new();
-    if !verdict.confidence.is_empty() {
-        facts.push(format!("confidence: {}", verdict.confidence));
-    }
-    if !verdict.basis.is_empty() {
-        facts.push(format!("basis: {}", verdict.basis));
-    }
+    let facts: Vec<String> = verdict.facts().map(|(name, words)| format!("{name}: {words}")).collect();
     let mut line = format!("{}: {}", verdict.status.name(), verdict.sentence.trim_end_matches('.'));
     if !facts.is_empty() {
         let _ = write!(line, " ({})", facts.join("; "));
@@ -186,7 +178,7 @@ mod tests {
         };
         assert_eq!(
             verdict_line(&verdict),
-            "warning: two of 20 sizes are slow (confidence: medium; basis: predicted). \
+            "warning: two of 20 sizes are slow (confidence: medium; basis: measured constants). \
              Next: collcast validate run.log"
         );
     }

@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
         ProfileCommand::List { topology, nodes, output } => {
             let (topology, nodes) = (topology.clone(), *nodes);
             let site = SiteSpec { topology, nodes, profile_folders: profile_folders()?, ..SiteSpec::default() };
-            output.print(&list_report(&list(&site)?), None)?;
+            output.print(&list_report(&list(&site)?, output.for_people()), None)?;
         }
         ProfileCommand::Show { profile, all, output } => {
             let (profile, values) = values(profile, &folders, *all)?;

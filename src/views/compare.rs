@@ -316,7 +316,7 @@ impl Outcome {
                 }
                 _ => format!("high: wrong with a chance below {:.0}% if nothing changed", FAMILY_ERROR * 100.0),
             },
-            basis: if self.between == Between::Forecasts { "predicted" } else { "measured" }.to_owned(),
+            basis: if self.between == Between::Forecasts { "forecasts" } else { "measured" }.to_owned(),
             next: match change {
                 Change::CannotTell => Some("repeat both runs a few times and compare the folders".to_owned()),
                 Change::Slower if self.slower_hosts().next().is_some() => {

@@ -12,7 +12,7 @@ use collcast_sim::schedule::{Call, valid_algorithms};
 use collcast_sim::units::Bytes;
 
 use super::{asked_cells, asked_columns, hide};
-use crate::confidence::{Grounds, Trust};
+use crate::confidence::Grounds;
 use crate::error::Error;
 use crate::forecast::explain::Explained;
 use crate::forecast::scaling::Scaling;
@@ -53,27 +53,21 @@ impl Outcome {
             hide(&mut table, &asked_columns().each_ref().map(|column| &*column.key));
         }
         report.tables.push(table);
-        report.tables.push(facts(row));
+        report.tables.push(facts(row, people));
         report.tables.push(links(site, row));
         if !outcome.explained.is_empty() {
             report.tables.extend(explained(&outcome.explained));
         }
-        let Trust { status, confidence, basis } = row.grounds.trust();
-        report.verdict = Some(Verdict {
-            status,
-            sentence: format!(
-                "{} of {} over {} ranks takes {}{}, bound by {}",
-                row.collective,
-                Bytes(row.size_bytes),
-                row.ranks,
-                row.prediction.time,
-                rate(row).map_or_else(String::new, |rate| format!(" ({rate}, {})", likely(row))),
-                row.bound
-            ),
-            confidence,
-            basis,
-            next: None,
-        });
+        let sentence = format!(
+            "{} of {} over {} ranks takes {}{}, bound by {}",
+            row.collective,
+            Bytes(row.size_bytes),
+            row.ranks,
+            row.prediction.time,
+            rate(row).map_or_else(String::new, |rate| format!(" ({rate}, {})", likely(row))),
+            row.bound
+        );
+        report.verdict = Some(row.grounds.trust().verdict(sentence, None));
         report
     }
 }
@@ -220,15 +214,16 @@ fn verdict(outcome: &Outcome) -> Option<Verdict> {
         },
     );
     let sentence = format!(
-        "{} over {} ranks{peak} {} takes {:.1} us",
+        "{} over {} ranks{peak} {} takes {:.1} us (likely {:.1} to {:.1})",
         best.collective,
         best.ranks,
         Bytes(smallest.size_bytes),
         smallest.time_us,
+        smallest.low_us,
+        smallest.high_us,
     );
-    let Trust { status, confidence, basis } = grounds(best).trust();
     let next = Some("run nccl-tests there, then `collcast validate LOG -t TOPOLOGY`".to_owned());
-    Some(Verdict { status, sentence, confidence, basis, next })
+    Some(grounds(best).trust().verdict(sentence, next))
 }
 
 /// Tables `scaling` and `crossovers`.
@@ -304,11 +299,11 @@ fn explained(all: &[Explained]) -> [Table; 2] {
         Column::text("protocol", "protocol"),
         Column::number("latency_us", "latency us"),
         Column::number("bandwidth_gbps", "bandwidth GB/s"),
-        Column::number("time_us", "NCCL's time us"),
+        Column::number("time_us", "NCCL's estimate us"),
         Column::text("state", "state"),
     ];
     let mut choices = Table::new("choices", "NCCL's choice (channels before the bytes are dealt to them)", choices);
-    let mut costs = Table::new("cost_table", "NCCL's cost table", costs);
+    let mut costs = Table::new("cost_table", "NCCL's cost table: what its own model estimates, and chooses by", costs);
     for one in all {
         let call = || [one.collective.name().into(), one.nodes.into(), one.size_bytes.into()].into_iter();
         choices.push(call().chain([
@@ -372,7 +367,7 @@ fn one_row(row: &Row) -> Table {
     table
 }
 
-fn facts(row: &Row) -> Table {
+fn facts(row: &Row, people: bool) -> Table {
     let p = &row.prediction;
     let mut table =
         Table::new("facts", "how it comes about", [Column::text("fact", "fact"), Column::text("value", "value")]);
@@ -387,7 +382,10 @@ fn facts(row: &Row) -> Table {
     let of_part = p.grown.map_or(String::new(), |grown| format!(" (that of {} hosts)", grown.hosts[2]));
     let values: [(&str, String); 11] = [
         ("chosen by", chosen),
-        ("on the device", format!("{} (the host issues one every {})", p.kernel, p.issue)),
+        (
+            if people { "GPU time of a call" } else { "on the device" },
+            format!("{}; the host can launch a call every {}", p.kernel, p.issue),
+        ),
         ("threads a block", p.plan.threads.to_string()),
         (
             "chunk",
@@ -449,23 +447,17 @@ impl group::Outcome {
         report.warnings.clone_from(&outcome.warnings);
         report.tables.push(group_row(outcome));
         report.tables.push(of_calls(outcome, people));
-        let Trust { status, confidence, basis } = outcome.grounds.trust();
-        report.verdict = Some(Verdict {
-            status,
-            sentence: format!(
-                "{} call{} of {} in all over {} ranks: {} as one group, bound by {}; {} one after another",
-                outcome.calls.len(),
-                if outcome.calls.len() == 1 { "" } else { "s" },
-                Bytes(outcome.size_bytes),
-                outcome.ranks,
-                p.time,
-                p.bound,
-                p.apart
-            ),
-            confidence,
-            basis,
-            next: None,
-        });
+        let sentence = format!(
+            "{} call{} of {} in all over {} ranks: {} as one group, bound by {}; {} one after another",
+            outcome.calls.len(),
+            if outcome.calls.len() == 1 { "" } else { "s" },
+            Bytes(outcome.size_bytes),
+            outcome.ranks,
+            p.time,
+            p.bound,
+            p.apart
+        );
+        report.verdict = Some(outcome.grounds.trust().verdict(sentence, None));
         report
     }
 }
@@ -478,7 +470,7 @@ fn group_row(outcome: &group::Outcome) -> Table {
         Column::number("time_us_low", "low"),
         Column::number("time_us_high", "high"),
         Column::number("busbw_gbps", "busbw GB/s").barred(Bar::OfLargest),
-        Column::number("kernel_us", "on the device us"),
+        Column::number("kernel_us", "GPU time us"),
         Column::number("apart_us", "one by one us"),
         Column::number("events", "events"),
     ];

@@ -7,17 +7,17 @@ use super::VERSION;
 use crate::profiles::{Difference, Known, Place, Value, all_values};
 
 /// A row a profile; the one that is taken for a machine is said last.
-pub fn list_report(known: &[Known]) -> Report {
+pub fn list_report(known: &[Known], people: bool) -> Report {
     let mut report = Report::new("profiles", VERSION);
     let columns = [
         Column::text("name", "name"),
         Column::text("place", "from"),
-        Column::text("gpus", "GPUs"),
+        Column::text("gpus", "measured GPUs"),
         Column::text("ranks", "ranks"),
         Column::text("hosts", "hosts"),
         Column::number("rows", "rows fitted"),
-        Column::number("unseen_percent", "off on unseen runs %"),
-        Column::number("unseen_small_percent", "at small sizes %"),
+        Column::number("unseen_percent", "off on unseen runs, large sizes %"),
+        Column::number("unseen_small_percent", "small sizes %"),
         Column::text("taken", "taken"),
     ];
     let mut table = Table::new("rows", "", columns);
@@ -30,7 +30,8 @@ pub fn list_report(known: &[Known]) -> Report {
         table.push([
             profile.name.as_str().into(),
             place.into(),
-            (if cited { "any: cited".to_owned() } else { profile.gpus.join(" ") }).into(),
+            (if cited { if people { "none: cited" } else { "any: cited" }.to_owned() } else { profile.gpus.join(" ") })
+                .into(),
             profile.ranks.map(|[fewest, most]| format!("{fewest} to {most}")).into(),
             (!cited).then_some(if profile.across_hosts { "several" } else { "one" }).into(),
             (profile.rows > 0).then_some(profile.rows).into(),

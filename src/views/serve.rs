@@ -10,6 +10,8 @@ use crate::serve::{BreakEven, Compared, Fleet, Outcome, Row, Sized, Smallest, Sp
 
 /// How sure forecasts of serving are.
 const CONFIDENCE: &str = "low: kernels and transfers were held against measurements, whole engines that serve were not";
+/// What they rest on.
+const BASIS: &str = "kernels by measured shapes of this kind of GPU; calls and transfers by the profile's constants";
 
 fn ms(seconds: f64) -> Cell {
     Cell::float(seconds * 1e3, 2)
@@ -99,8 +101,13 @@ impl Outcome {
 
     fn verdict(&self) -> Verdict {
         let (summary, objective) = (&self.summary, &self.objective);
+        // Requests come at random: in a short time more, or fewer, than the rate says.
+        let over = match summary.goodput {
+            0.0 => String::new(),
+            goodput => format!(" over {:.0} s", summary.requests as f64 * summary.met / goodput),
+        };
         let sentence = format!(
-            "{:.1}% of {} requests met {}: goodput {:.2} requests/s, {:.1} tokens/s a GPU",
+            "{:.1}% of {} requests met {}: goodput {:.2} requests/s{over}, {:.1} tokens/s a GPU",
             summary.met * 100.0,
             summary.requests,
             asked(objective),
@@ -111,7 +118,7 @@ impl Outcome {
             status: if objective.held(summary) == [true; 2] { Status::Ok } else { Status::Warning },
             sentence,
             confidence: CONFIDENCE.to_owned(),
-            basis: "predicted".to_owned(),
+            basis: BASIS.to_owned(),
             next: self.next(),
         }
     }
@@ -368,7 +375,7 @@ impl Smallest {
                 (Status::Failed, sentence, Some(next))
             }
         };
-        Verdict { status, sentence, confidence: CONFIDENCE.to_owned(), basis: "predicted".to_owned(), next }
+        Verdict { status, sentence, confidence: CONFIDENCE.to_owned(), basis: BASIS.to_owned(), next }
     }
 }
 
@@ -455,7 +462,7 @@ impl Compared {
             }
             None => (Status::Failed, "no machine meets the objective".to_owned()),
         };
-        Verdict { status, sentence, confidence: CONFIDENCE.to_owned(), basis: "predicted".to_owned(), next: None }
+        Verdict { status, sentence, confidence: CONFIDENCE.to_owned(), basis: BASIS.to_owned(), next: None }
     }
 }
 
@@ -520,7 +527,7 @@ impl BreakEven {
             status: Status::Ok,
             sentence: format!("to fetch beats to recompute: {}", pays.join(", ")),
             confidence: CONFIDENCE.to_owned(),
-            basis: "predicted".to_owned(),
+            basis: BASIS.to_owned(),
             next: None,
         });
         report

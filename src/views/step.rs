@@ -1,8 +1,7 @@
 //! A training step as a report.
 
-use collcast_reports::model::{Bar, Cell, Column, Report, Table, Verdict};
+use collcast_reports::model::{Bar, Cell, Column, Report, Table};
 
-use crate::confidence::Trust;
 use crate::step::{Change, Detail, Outcome, Variant};
 
 /// Least gain that is worth a next step, in per cent.
@@ -38,7 +37,6 @@ impl Outcome {
                 next = best.map(|best| format!("{}: {} would save {:.1}%", best.what, best.setting, gain(best)));
             }
         }
-        let Trust { status, confidence, basis } = outcome.grounds.trust();
         let waits = 100.0 * first.exposed_ms / first.step_ms.max(1e-12);
         report.lead =
             format!("A training step takes {:.1} ms, and communication costs {waits:.0}% of that", first.step_ms);
@@ -86,7 +84,7 @@ impl Outcome {
                 ),
             };
         }
-        report.verdict = Some(Verdict { status, sentence, confidence, basis, next });
+        report.verdict = Some(outcome.grounds.trust().verdict(sentence, next));
         report
     }
 }

@@ -85,7 +85,7 @@ impl Outcome {
             confidence: "low: nine published transfers between two hosts were forecast within 8%, others were not \
                          measured"
                 .to_owned(),
-            basis: "predicted".to_owned(),
+            basis: "constants of the profile; routes of the machine".to_owned(),
             next: None,
         })
     }

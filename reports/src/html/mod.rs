@@ -12,7 +12,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use collcast_sim::text::one_line;
 
 use crate::figure::{Drawing, Figure};
-use crate::model::{Report, Status, Verdict};
+use crate::model::{Report, Status, Verdict, basis_in_words};
 use crate::palette::HEAT;
 use crate::svg::{self, Key};
 use words::{headline, parted, region, sentence, words};
@@ -165,7 +165,7 @@ fn answer(report: &Report, among: bool) -> Markup {
             @if let Some(Verdict { confidence, basis, next, .. }) = &report.verdict {
                 dl {
                     @if !confidence.is_empty() { dt { "How sure" } dd { (words(confidence)) } }
-                    @if !basis.is_empty() { dt { "Rests on" } dd { (words(basis)) } }
+                    @if !basis.is_empty() { dt { "Rests on" } dd { (words(basis_in_words(basis))) } }
                     @if let Some(next) = next { dt { "Next" } dd { (words(next)) } }
                 }
             }
