@@ -37,7 +37,7 @@ fn forecast() -> Result<Report, Error> {
     Ok(collcast::forecast::forecast(&site, &request)?.detail(&site, true))
 }
 
-/// How long does a training step take, and what of it is exposed?
+/// How long does a training step take, and what of it does communication cost?
 fn step() -> Result<Report, Error> {
     let request = collcast::step::Request::find("ten-and-twelve");
     let request = request.ok_or_else(|| Error::usage("there is no such scenario", "collcast simulate --help"))?;

@@ -30,7 +30,7 @@
 //! | question | module |
 //! |---|---|
 //! | How long do these calls take? | [`mod@forecast`], [`forecast::group`] |
-//! | How long does this training step take, and what of it is exposed? | [`mod@step`] |
+//! | How long does this training step take, and what of it does communication cost? | [`mod@step`] |
 //! | Which layout trains a model fastest, and when is the run done? | [`mod@plan`] |
 //! | Which machine, and how many GPUs of it? | [`plan::compare`] |
 //! | How long does a transfer between two memories take, and by which way? | [`mod@transfer`] |

@@ -33,8 +33,8 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
   collcast plan llama3-70b --gpus 1024      the fastest layout, whether it fits, how fast it trains
   collcast serve llama3-70b --prefill 2x8 --decode 2x8 --rate 10   time to first token, goodput
-  collcast transfer --from gpu:0 --to gpu:9 -s 1G   a cache moved between hosts, by each way
-  collcast simulate ddp-buckets             one training step: what is exposed, what would help
+  collcast transfer --from gpu:0 --to gpu:9 -s 1G   1 GiB moved between hosts, by each way
+  collcast simulate ddp-buckets             one training step: what communication costs, what would help
   collcast bench --backend cuda             our own schedules on the GPUs of this host
   collcast probe -o DIR                     a new machine: its topology file and measurements
   collcast calibrate LOGS -t h200x4         a profile from measurements, and how good it is

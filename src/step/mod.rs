@@ -1,4 +1,4 @@
-//! One training step: how long it takes, what of its communication is exposed, by what, and what would help.
+//! One training step: how long it takes, what its communication costs, by what, and what would help.
 
 mod advice;
 mod choices;

@@ -41,14 +41,13 @@ impl Outcome {
         report.lead =
             format!("A training step takes {:.1} ms, and communication costs {waits:.0}% of that", first.step_ms);
         let mut sentence = format!(
-            "a step takes {:.3} ms, {:.3} ms ({:.0}%) of it exposed: interference {:.3}, launches {:.3}, framework {:.3}, not hidden {:.3} ms",
+            "a step takes {:.3} ms, of which communication costs {:.3} ms ({waits:.0}%): not hidden {:.3}, slowed kernels {:.3}, copies of the framework {:.3}, launches {:.3}",
             first.step_ms,
             first.exposed_ms,
-            100.0 * first.exposed_ms / first.step_ms.max(1e-12),
-            first.interference_ms,
-            first.launch_ms,
-            first.framework_ms,
             first.unhidden_ms,
+            first.interference_ms,
+            first.framework_ms,
+            first.launch_ms,
         );
         if let Some(((fastest, least), (slowest, most))) = ends(&outcome.variants) {
             let count = outcome.variants.len();
@@ -142,10 +141,10 @@ fn variants(variants: &[Variant]) -> Table {
     }
     columns.extend([
         Column::number("compute_ms", "without calls ms"),
-        Column::number("exposed_ms", "exposed ms"),
-        Column::number("interference_ms", "interference ms"),
-        Column::number("launch_ms", "launch ms"),
-        Column::number("framework_ms", "framework ms"),
+        Column::number("exposed_ms", "communication costs ms"),
+        Column::number("interference_ms", "slowed kernels ms"),
+        Column::number("launch_ms", "launches ms"),
+        Column::number("framework_ms", "copies of the framework ms"),
         Column::number("unhidden_ms", "not hidden ms"),
         Column::number("bubble_ms", "bubble ms"),
         Column::number("straggler_ms", "stragglers ms"),
@@ -197,7 +196,7 @@ fn parts(step: &Variant) -> Table {
         ("not hidden: last calls, and those that computation waits for", step.unhidden_ms),
         ("copies of the framework", step.framework_ms),
         ("launches, and streams that wait for each other", step.launch_ms),
-        ("interference: shared SMs and memory, kernels that wait for a turn", step.interference_ms),
+        ("slowed kernels: shared SMs and memory, kernels that wait for a turn", step.interference_ms),
     ] {
         table.push([part.into(), Cell::float(value, 3), Cell::float(100.0 * value / step.step_ms.max(1e-12), 1)]);
     }
@@ -215,7 +214,7 @@ fn communication(detail: &Detail) -> Table {
         Column::number("waits_ms", "waits ms"),
         Column::text("how", "how"),
     ];
-    let title = "communication by kind; alone: without any computation beside it, as are waits for other ranks before";
+    let title = "communication by kind; alone: no computation and no copy of the framework beside it, as in waits for other ranks before";
     let mut table = Table::new("communication", title, columns);
     for c in &detail.communication {
         table.push([

@@ -53,18 +53,19 @@ fn about(bytes: f64) -> String {
 }
 
 /// Beginnings of the names of parts that communication adds to a step.
-const EXPOSED: [&str; 5] = ["exposed", "not hidden", "copies of the framework", "launches", "interference"];
+const COSTS: [&str; 6] =
+    ["exposed", "not hidden", "copies of the framework", "launches", "slowed kernels", "kernels slowed"];
 
 /// Where a step goes.
 pub(super) fn parts(report: &Report) -> Vec<Figure> {
-    let exposed = |row: Row<'_>| EXPOSED.iter().any(|part| row.text("part").starts_with(part));
+    let costs = |row: Row<'_>| COSTS.iter().any(|part| row.text("part").starts_with(part));
     let of = rows(report, "parts");
     let bar = |row: Row<'_>| {
-        let hue = if exposed(row) { BAD } else { Hue(0) };
-        let name = if exposed(row) { "exposed" } else { "" };
+        let hue = if costs(row) { BAD } else { Hue(0) };
+        let name = if costs(row) { "communication" } else { "" };
         Some(Bar { label: row.text("part").to_owned(), parts: vec![(name.to_owned(), row.number("share")?, hue)] })
     };
-    let caption = "Each part as a share of the step. Exposed: what communication adds to it.";
+    let caption = "Each part as a share of the step. Communication: what calls add to it.";
     figure("Where a step goes", caption, "share of the step (%)", of.filter_map(bar).collect())
 }
 
