@@ -16,6 +16,8 @@ pub(crate) fn number(value: f64) -> String {
 
 /// What sizes look like.
 const A_SIZE: &str = "sizes look like 8, 64K, 1MiB or 4G";
+/// What several of them look like.
+const SIZES: &str = "sizes look like 8, 64K, 1MiB or 4G; a list is 1M,4M, and a range 1M:1G:2";
 /// What a time looks like.
 const A_TIME: &str = "expected a time such as 500ms, 90s, 10min, 24h or 2d";
 /// What ranges of sizes look like.
@@ -76,7 +78,10 @@ impl FromStr for Sizes {
     fn from_str(text: &str) -> Result<Self, Error> {
         let mut notes = Vec::new();
         let bytes = listed(text, &mut |one| {
-            let (bytes, note) = size(one)?;
+            let (bytes, note) = size(one).map_err(|error| match error {
+                Error::Usage { message, .. } => Error::usage(message, SIZES),
+                other => other,
+            })?;
             notes.extend(note);
             Ok(bytes)
         });

@@ -148,7 +148,7 @@ fn bad_usage_is_refused_with_a_way_out() {
         ),
         (&["simulate", "ten-and-twelve", "--vary", "layers.0.backward=9000 s"], &["rank 0", "over 5 hours"]),
         (&["simulate", "ddp-buckets", "-s", "8M"], &["a scenario says itself"]),
-        (&["simulate", "-s", "8,16"], &["exactly one point", "sweep"]),
+        (&["simulate", "-s", "8,16"], &["takes one call, and 2 are named", "sweep"]),
         (&["simulate", "--nodes", "1,2"], &["sweep"]),
         (&["validate"], &["MEASUREMENTS"]),
         (&["validate", "no-such-file.log", "-t", "h200x4"], &["no-such-file.log"]),

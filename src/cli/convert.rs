@@ -8,7 +8,7 @@ use collcast::convert::{Target, convert};
 
 use super::call::{self, Code};
 use super::output::{extension, write};
-use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries, refused};
+use super::selectors::{CallArgs, MachineArgs, Named, of_one_call, only_one, queries, refused};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -17,7 +17,7 @@ of chunks. Read it back with `collcast simulate --schedule FILE`, and a GOAL sch
 A plan of MSCCL++ is for MSCCL++'s executor, and of one host."
 )]
 #[command(mut_args(refused(&["split", "explain_choice"])))]
-#[command(mut_arg("size", default_sizes("64M, or the nearest that --schedule is for")))]
+#[command(mut_args(of_one_call("64M, or the nearest that --schedule is for")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
@@ -53,13 +53,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         say!("note: no size given; this is what {size} would use");
     }
     let site = asked.site(&args.machine, args.machine.one_node_count()?)?;
-    let queries = queries(&asked, std::slice::from_ref(&site))?.concat();
-    let [query] = queries.as_slice() else {
-        return Err(Error::usage(
-            format!("convert takes exactly one point, this is {}", queries.len()),
-            "give one collective, size, algorithm, protocol and channel count",
-        ));
-    };
+    let query = &only_one(queries(&asked, std::slice::from_ref(&site))?.concat(), "convert")?;
     let by_name = args.output.as_deref().and_then(extension).and_then(|ending| match ending.as_str() {
         "goal" => Some(Written::Goal),
         "bin" => Some(Written::GoalBinary),

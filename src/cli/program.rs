@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use collcast_sim::text::{is_shown, one_line};
 
@@ -265,8 +266,22 @@ fn merge(args: &merge::Args) -> Result<Code, Error> {
     }
 }
 
+/// What options are called here that readers give by the names of other commands.
+const ELSEWHERE: [(&str, &str, &str); 2] =
+    [("plan", "--nodes", "give --gpus: a plan takes whole hosts"), ("", "-n", "--nodes is the number of hosts")];
+
 /// Prints what clap says: on one line where an argument in it might drive the terminal.
 fn refuse(error: &clap::Error) {
+    let words = call::words();
+    let unknown = error.get(ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument);
+    let is_it = |(command, option, _): &&(&str, &str, &str)| {
+        unknown.is_some_and(|unknown| unknown.to_string() == *option)
+            && (command.is_empty() || words.iter().any(|word| word == command))
+    };
+    if let Some((_, option, hint)) = ELSEWHERE.iter().find(is_it) {
+        output::complain(&format!("{}\n", Error::usage(format!("there is no {option} here"), *hint).render()));
+        return;
+    }
     let hostile = |arg: OsString| arg.to_string_lossy().chars().any(|c| !is_shown(c));
     if error.use_stderr() && call::words().into_iter().any(hostile) {
         output::complain(&format!("{}\n", one_line(&error.render().to_string())));

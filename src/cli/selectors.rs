@@ -204,6 +204,32 @@ pub(crate) fn default_sizes(sizes: &'static str) -> impl Fn(clap::Arg) -> clap::
     }
 }
 
+/// The options of a call where a command takes one call alone, and which size it takes by itself.
+pub(crate) fn of_one_call(size: &'static str) -> impl Fn(clap::Arg) -> clap::Arg {
+    move |arg| {
+        let help = arg.get_help().cloned().unwrap_or_default().to_string();
+        match arg.get_id().as_str() {
+            "size" => {
+                arg.help(format!("{} [default: {size}]", help.replace(", a list, or a range FROM:TO:FACTOR", "")))
+            }
+            "collective" => arg.help(help.replace(", or all", "; one of them here")),
+            _ => arg,
+        }
+    }
+}
+
+/// The only one of the calls that options name.
+pub(crate) fn only_one(mut queries: Vec<Query>, command: &str) -> Result<Query, Error> {
+    let count = queries.len();
+    let one = queries.pop().filter(|_| count == 1);
+    one.ok_or_else(|| {
+        Error::usage(
+            format!("{command} takes one call, and {count} are named"),
+            "give one collective, size, algorithm, protocol and number of channels; `collcast sweep` takes several",
+        )
+    })
+}
+
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct CallArgs {
     /// Several communicators at once on the same links, as NCCL_TESTS_SPLIT: %N, /N, &N or |N of

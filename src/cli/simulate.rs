@@ -12,7 +12,7 @@ use collcast_reports::model::Report;
 use super::call::Code;
 use super::output::{OutputArgs, PageArgs, write};
 use super::progress::watched;
-use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, default_sizes, queries};
+use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, of_one_call, only_one, queries};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -21,7 +21,7 @@ use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, default_sizes, q
   collcast simulate dgx-h100 --group 64K*48            48 calls as one kernel
   collcast simulate ddp-buckets --vary \"data_parallel.bucket=5 MiB,25 MiB,1000 MiB\""
 )]
-#[command(mut_arg("size", default_sizes("64M, or the nearest that --schedule is for")))]
+#[command(mut_args(of_one_call("64M, or the nearest that --schedule is for")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
@@ -115,14 +115,9 @@ fn run_call(args: &Args) -> Result<Code, Error> {
         say!("note: no size given; this is {size}");
     }
     let site = call.site(&args.machine, args.machine.one_node_count()?)?;
-    let queries = queries(&call, std::slice::from_ref(&site))?.concat();
-    if queries.len() != 1 {
-        return Err(Error::usage(
-            format!("simulate takes exactly one point, this is {}", queries.len()),
-            "give one size, algorithm, protocol and channel count, or use `collcast sweep`",
-        ));
-    }
-    let request = forecast::Request { queries, explain: call.explain_choice, ..forecast::Request::default() };
+    let query = only_one(queries(&call, std::slice::from_ref(&site))?.concat(), "simulate")?;
+    let request =
+        forecast::Request { queries: vec![query], explain: call.explain_choice, ..forecast::Request::default() };
     let outcome = watched("simulating", |watch| {
         let mut outcome = forecast::forecast(&site, &forecast::Request { watch: watch.clone(), ..request })?;
         if let Some(row) = outcome.rows.first() {

@@ -44,12 +44,12 @@ enum TopoCommand {
     },
     /// The routes between two GPUs, given by rank
     Paths {
-        /// Built-in machine or topology file
-        topology: String,
-        /// Rank that sends
-        from: u32,
-        /// Rank that receives
-        to: u32,
+        /// Built-in machine or topology file, unless -t names it; rank that sends; rank that receives
+        #[arg(value_names = ["TOPOLOGY", "FROM", "TO"], num_args = 2..=3, required = true)]
+        route: Vec<String>,
+        /// Built-in machine or topology file: the same as TOPOLOGY without a name
+        #[arg(short, long, value_name = "TOPOLOGY")]
+        topology: Option<String>,
         /// Hosts
         #[arg(long, alias = "hosts", value_name = "N")]
         nodes: Option<u32>,
@@ -120,9 +120,23 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
             report.version = env!("CARGO_PKG_VERSION").to_owned();
             output.print(&report, None)?;
         }
-        TopoCommand::Paths { topology, from, to, nodes, nccl, output } => {
-            let site = nccl.on(SiteSpec { nodes: *nodes, ..SiteSpec::new(topology) })?;
-            let request = PathsRequest { site, from: Rank(*from), to: Rank(*to) };
+        TopoCommand::Paths { route, topology, nodes, nccl, output } => {
+            let (machine, from, to) = match (topology, &route[..]) {
+                (Some(machine), [from, to]) | (None, [machine, from, to]) => (machine, from, to),
+                (Some(_), _) => {
+                    return Err(Error::usage("the machine is given twice", "leave TOPOLOGY or --topology out"));
+                }
+                (None, _) => {
+                    let way = "such as `collcast topo paths dgx-h100 0 9 --nodes 2`";
+                    return Err(Error::usage("a route is of a machine, from a rank to a rank", way));
+                }
+            };
+            let rank = |text: &str| {
+                let rank = text.parse().map(Rank);
+                rank.map_err(|_| Error::usage(format!("`{text}` is no rank"), "ranks are numbers from 0"))
+            };
+            let site = nccl.on(SiteSpec { nodes: *nodes, ..SiteSpec::new(machine) })?;
+            let request = PathsRequest { site, from: rank(from)?, to: rank(to)? };
             output.print(&topo::paths(&request)?.report(), None)?;
         }
         TopoCommand::Graph { machine, ranks, xml, nccl, output } => {

@@ -16,8 +16,8 @@ use super::serve::precision;
     after_help = "Each line is a way: NVLink or PCIe copies, GPUDirect RDMA, RDMA or TCP through host memory, GPUDirect Storage or \
 files. The time is from the wish to the receiver's knowledge that all bytes are there.
 
-  collcast transfer --from gpu:0 --to gpu:9 -s 1G                 a cache between two hosts of a DGX H100
-  collcast transfer --from gpu:0-7 --to gpu:8-15 -s 10G --block 4K    eight tensor ranks, blocks of 4 KiB
+  collcast transfer --from gpu:0 --to gpu:9 -s 1G                 one piece between two hosts of DGX H100
+  collcast transfer --from gpu:0-7 --to gpu:8-15 -s 10G --block 4K    a paged cache of eight tensor ranks: blocks of 4 KiB
   collcast transfer --from gpu:0 --to host:0 -s 1G                 off-load to host memory
   collcast transfer --from gpu:0 --to gpu:8 -s 10G --path rdma+tcp     two ways at once
   collcast transfer --from gpu:0 --to gpu:8 -s 10G --layers 80 --overlap-prefill 1.2s
@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// Built-in machine or topology file; as many hosts as the places need [default: dgx-h100]
     #[arg(value_name = "TOPOLOGY", help_heading = "Machine")]
     machine: Option<String>,
+    /// Built-in machine or topology file: the same as TOPOLOGY without a name
+    #[arg(short, long, value_name = "TOPOLOGY", conflicts_with = "machine", help_heading = "Machine")]
+    topology: Option<String>,
     /// Hosts
     #[arg(long, value_name = "N", help_heading = "Machine")]
     nodes: Option<u32>,
@@ -87,7 +90,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         given.without(&["--tensor", "--precision"], "a transfer has no model", "leave it out, or give --break-even")?;
     }
     let site = SiteSpec {
-        topology: args.machine.clone(),
+        topology: args.machine.clone().or_else(|| args.topology.clone()),
         nodes: args.nodes,
         profiles: args.profile.clone(),
         profile_folders: profile_folders()?,

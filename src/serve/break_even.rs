@@ -5,6 +5,7 @@ use collcast_scenarios::training::calls::{Exchange, Shape};
 use collcast_sim::compute::Precision;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::transfer::{Fleet as Links, Place, Way, ways};
+use collcast_sim::units::Bytes;
 use serde::Serialize;
 
 use super::fleet::Group;
@@ -143,7 +144,9 @@ pub fn break_even(request: &Request, group: Group, drives: Option<u32>) -> Resul
     let mut notes = setup.notes.clone();
     notes.push(format!("profile {}: {}", setup.gpu.name(), setup.gpu.evidence()));
     notes.push(format!(
-        "the worker is idle; hosts have {drives} NVMe drives; caches are fetched whole, by NIXL's choice"
+        "the worker is idle; hosts have {drives} NVMe drives; a cache lies in blocks of {}, and all of it is fetched at \
+         once, by NIXL's choice",
+        Bytes(setup.block_bytes(tensor, request.policy.block)).human()
     ));
     Ok(BreakEven {
         model: setup.model.name.clone(),

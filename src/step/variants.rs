@@ -24,6 +24,9 @@ pub(super) fn variants(request: &Request) -> Result<Vec<(String, String)>, Error
             for value in values.split(',').map(str::trim) {
                 let changed = file::with_value(text, key.trim(), value)
                     .map_err(|e| Error::usage(format!("--vary {one}: {e}"), "keys are dotted: layers.0.count"))?;
+                if is_unknown(&changed, key.trim()) {
+                    meant(text, key.trim(), value)?;
+                }
                 let comma = if label.is_empty() { "" } else { ", " };
                 more.push((format!("{label}{comma}{key}={value}"), changed));
             }
@@ -38,6 +41,22 @@ pub(super) fn variants(request: &Request) -> Result<Vec<(String, String)>, Error
     }
     check_tensor(text, name, &all, vary)?;
     Ok(all)
+}
+
+/// Tables of a scenario whose keys a reader may name without the table.
+const TABLES: [&str; 6] = ["machine", "layout", "data_parallel", "communication", "model", "jitter"];
+
+/// Whether a scenario is refused for a key.
+fn is_unknown(text: &str, key: &str) -> bool {
+    file::read(text, "").is_err_and(|error| error.to_string().contains(&format!("the key `{key}` is not known")))
+}
+
+/// Refuses a key that a table of the scenario has, with its whole name.
+fn meant(text: &str, key: &str, value: &str) -> Result<(), Error> {
+    let is_whole = |whole: &String| file::with_value(text, whole, value).is_ok_and(|text| !is_unknown(&text, key));
+    TABLES.iter().map(|table| format!("{table}.{key}")).find(is_whole).map_or(Ok(()), |whole| {
+        Err(Error::usage(format!("--vary {key}: a scenario has no such key"), format!("did you mean `{whole}`?")))
+    })
 }
 
 /// Refuses another number of tensor-parallel ranks with the same layers, which say what one of them computes.

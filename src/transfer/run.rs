@@ -223,6 +223,10 @@ fn notes(request: &Request, site: &Site, fleet: &Fleet<'_>, rows: &[Row]) -> Vec
             site.profile.transfer_request().as_us() * 1e-3
         ));
     }
+    if request.block.is_none() {
+        let of = if request.layers > 1 { "each pair and layer" } else { "each pair" };
+        notes.push(format!("one contiguous piece for {of}; a paged KV cache takes longer: --block 4K"));
+    }
     if let Some((row, source)) = rows.first().and_then(|row| Some((row, row.assumed.as_ref()?))) {
         notes.push(format!("the rate of {} is assumed: {source}", row.bound));
     }

@@ -178,6 +178,13 @@ impl Communicators {
                 None => groups.push(group),
             }
         }
+        let idle = topology.ranks() - ranks;
+        if idle > 0 {
+            notes.push(format!(
+                "the communicators take the first {ranks} of {} GPUs: {idle} are in none",
+                topology.ranks()
+            ));
+        }
         if groups.is_empty() {
             return Err(Error::usage("no communicator has two ranks", "name their sizes, such as tp=8,dp=64"));
         }
