@@ -553,7 +553,7 @@ fn evidence(run: &Run<'_>, case: &Case, d: &Diagnosis) -> String {
     if named {
         let beside = first.floor.map_or_else(String::new, |us| format!(", beside a launch every {us} us"));
         text += &format!(
-            "; simulated with {}{beside}: {:.0}% off at these sizes in the median, without a fault {healthy:.0}%",
+            "; the forecast with {}{beside} is {:.0}% off at these sizes in the median, and {healthy:.0}% off without a fault",
             first.fault,
             first.misfit_beyond * 100.0
         );
@@ -565,7 +565,9 @@ fn evidence(run: &Run<'_>, case: &Case, d: &Diagnosis) -> String {
     let others: Vec<String> = (d.ranked.iter().skip(usize::from(named)))
         .filter(|c| !matches!(c.fault, Fault::Healthy | Fault::Unknown) && c.belief >= CANDIDATE)
         .take(3)
-        .map(|c| format!("{} {:.0}% ({}, {:.0}% off)", c.fault.cause(), c.belief * 100.0, c.fault, c.misfit * 100.0))
+        .map(|c| {
+            format!("{} {:.0}% likely ({}, {:.0}% off)", c.fault.cause(), c.belief * 100.0, c.fault, c.misfit * 100.0)
+        })
         .collect();
     if !others.is_empty() {
         text += &format!("; candidates: {}", others.join(", "));

@@ -234,7 +234,10 @@ fn what_misleads_is_said() {
     let (code, result) = validate(&mixed, &["--no-doctor"]);
     let (warnings, verdict) = (result["warnings"].to_string(), result["verdict"].to_string());
     assert!(warnings.contains("NVIDIA H100 80GB HBM3 and NVIDIA H200"), "{warnings}");
-    assert!(code == 0 && result["health"] == "unsure" && verdict.contains("low: other GPUs"), "{verdict}");
+    assert!(
+        code == 0 && result["health"] == "unsure" && verdict.contains("low: what is expected is of other GPUs"),
+        "{verdict}"
+    );
 }
 
 /// Goal: of several runs in one file each is judged under its own variables.

@@ -120,7 +120,7 @@ fn pictures_leave_nothing_out_that_counts() {
     let healthy = page("validate tests/data/h200x4/nccl.csv -t h200x4");
     let health = pictures(healthy).into_iter().find(|picture| picture.contains("How healthy, by size")).unwrap();
     assert!(
-        legend(health).iter().any(|(state, look)| *state == "pass" && look.contains("mark c2")),
+        legend(health).iter().any(|(state, look)| *state == "healthy" && look.contains("mark c2")),
         "{:?}",
         legend(health)
     );

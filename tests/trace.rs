@@ -205,7 +205,10 @@ fn calls_are_judged_by_the_machine() {
     let told = outcome.warnings.iter().find(|warning| warning.contains("name the machine that was measured"));
     assert!(told.is_some_and(|told| told.contains("is of NVIDIA H100 80GB HBM3, `dgx-b200` has B200")), "{told:?}");
     let verdict = outcome.report(true).verdict.unwrap();
-    assert!(verdict.confidence.starts_with("low: other GPUs") && verdict.next.unwrap().contains("-t"));
+    assert!(
+        verdict.confidence.starts_with("low: what is expected is of other GPUs")
+            && verdict.next.unwrap().contains("-t")
+    );
     let alone = on(vec![data("fsdp_0.json.gz")]);
     assert!(!alone.failed() && alone.calls[0].expected.as_ref().unwrap().judgement == Judgement::CannotTell);
 }

@@ -523,7 +523,7 @@ fn words_are_those_of_the_table() {
     let largest = |from: u64| move |size: u64, _: u8| if size >= from { 1.35 } else { 1.0 };
     let limit = ["--fail-below", "80%"];
     for (measured, more, code, says) in [
-        (rows(one, |_, _| 1.06), &[][..], 0, "passes: "),
+        (rows(one, |_, _| 1.06), &[][..], 0, "below healthy, above the limit: "),
         (rows(one, |_, _| 1.06), &[], 0, "that nearly all healthy machines reach and the 89.0% below which it fails"),
         (rows(one, |_, _| 1.03), &[], 0, "healthy: all_reduce over 4 ranks reaches 97% of the expected bus bandwidth"),
         (rows(one, |_, _| 1.03), &[], 0, ", where healthy machines reach 96% or more"),
@@ -542,7 +542,7 @@ fn words_are_those_of_the_table() {
         ),
         (rows(one, largest(4 << 30)), &[], 0, "but 4 GiB alone reaches 74%"),
         (rows(one, largest(2 << 30)), &[], 1, "slow: "),
-        (rows(one, |_, in_place| if in_place == 1 { 1.09 } else { 1.0 }), &[], 0, "passes: "),
+        (rows(one, |_, in_place| if in_place == 1 { 1.09 } else { 1.0 }), &[], 0, "below healthy, above the limit: "),
     ] {
         let (found, said) = beside(&measured, &rows(one, |_, _| 1.0), more);
         assert!(found == code && said.contains(says), "{says}: {said}");

@@ -74,7 +74,7 @@ impl PlacementArgs {
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct GateArgs {
     /// Share of the expected bus bandwidth below which a band of sizes is slow (exit 1), such as 85%, where forecast and noise
-    /// leave no doubt; by itself 89% to 91% at large sizes, 80% below them
+    /// leave no doubt; by itself at most 91% at large sizes and 80% below them, less where the forecast is unsure
     #[arg(long, alias = "min-busbw", value_name = "PERCENT", help_heading = "Gate")]
     pub(crate) fail_below: Option<String>,
     /// Exit 1 also where nothing can be told, such as of a kind of machine that few have published runs of, and where a part

@@ -22,8 +22,8 @@ use super::selectors::{GateArgs, Named, NcclArgs, PlacementArgs, ReadArgs, profi
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "A line a size says the bus bandwidth that was measured and the one to expect, then a verdict: healthy, slow \
-or cannot tell. Bands of sizes are judged by what healthy machines reach, never single rows. A slow machine makes the exit \
+    after_help = "A line a size says the bus bandwidth that was measured and the one to expect, then a verdict: healthy; below \
+healthy, above the limit; slow; or cannot tell. Bands of sizes are judged by what healthy machines reach, never single rows. A slow machine makes the exit \
 code 1. --against holds a run beside a good one: then no topology is needed.
 
   collcast validate --next-runs round1 --host-names node[01-64]     which sets of hosts to run, as scripts

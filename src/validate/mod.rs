@@ -123,6 +123,9 @@ pub struct Outcome {
     pub expected: Expected,
     /// Whether files are of other GPUs than what is expected is of.
     pub other_gpus: bool,
+    /// Which ones, in words.
+    #[serde(skip)]
+    pub which_gpus: Option<String>,
     /// What the past says of each run, where there is a history.
     pub history: Option<Vec<History>>,
     /// Whether CPU threads were measured, and no GPUs.
@@ -384,6 +387,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         runs,
         expected: Expected::Forecast { profile: profile.name.clone(), measured: grounds.beyond.is_empty() },
         other_gpus: !foreign.is_empty(),
+        which_gpus: foreign.into_values().next().map(|said| said.trim_end_matches(NAME_IT).to_owned()),
         seen: seen(read, &profile) > 0,
         history: None,
         on_cpu: false,
@@ -434,10 +438,9 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
             plural(unlike, "run is", "runs are")
         ));
     }
-    if other_gpus {
-        let text = format!("the good runs are of {}, those judged of {}", listed(&there), listed(&here));
-        outcome.warnings.push(text);
-    }
+    let said = || format!("the good runs are of {}, those judged of {}", listed(&there), listed(&here));
+    outcome.which_gpus = other_gpus.then(said);
+    outcome.warnings.extend(outcome.which_gpus.clone());
     outcome.inputs.extend(inputs("good runs", &good));
     outcome.notes =
         vec![format!("{}, beside good runs: {}; the median of several files", rows_from(read), rows_from(&good))];
@@ -474,6 +477,7 @@ fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome 
         runs,
         expected: Expected::Runs { files: 0 },
         other_gpus: false,
+        which_gpus: None,
         seen: false,
         history: None,
         on_cpu,
@@ -713,15 +717,12 @@ pub(crate) fn gpus_of_another(file: &Path, gpus: &BTreeSet<&str>, topology: &Top
         _ => !has.contains(&family(name)),
     };
     gpus.iter().any(other).then(|| {
-        format!(
-            "{} is of {}, `{}` has {}: name the machine that was measured with -t",
-            file.display(),
-            listed(gpus),
-            topology.name,
-            listed(&models)
-        )
+        format!("{} is of {}, `{}` has {}{NAME_IT}", file.display(), listed(gpus), topology.name, listed(&models))
     })
 }
+
+/// What to do there.
+const NAME_IT: &str = ": name the machine that was measured with -t";
 
 /// What an anomaly of such a file is called.
 pub const RUN_FAILED: &str = "run_failed";

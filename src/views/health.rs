@@ -13,6 +13,16 @@ use crate::values::few;
 /// Sizes up to which each has a line; more runs are told by bands.
 const LINES: usize = 48;
 
+/// What people read of a size or a band; files have the name of its state.
+fn word(state: State, share: f64, band: &Band) -> &'static str {
+    match state {
+        State::Slow => "slow",
+        State::Unsure if band.state != State::Pass || share < band.fails_below() => "unsure",
+        State::Unsure | State::Pass if share < band.low => "between",
+        State::Unsure | State::Pass => "healthy",
+    }
+}
+
 /// A percentage of a share.
 fn percent(share: f64) -> Cell {
     Cell::float(share * 100.0, 0)
@@ -27,7 +37,7 @@ fn bandwidth(gbps: f64) -> Cell {
 /// A line a size; for people of many sizes the bands first, and their lines where every row is shown.
 pub(super) fn tables(health: &Health, people: bool, every_row: bool) -> Vec<Table> {
     let sizes: usize = health.runs.iter().map(|run| run.lines.len()).sum();
-    let lines = lines(health, !people || are_several_files(health));
+    let lines = lines(health, people);
     match people && sizes > LINES {
         false => vec![lines],
         true if every_row => vec![bands(health), Table { detail: true, ..lines }],
@@ -39,20 +49,20 @@ fn are_several_files(health: &Health) -> bool {
     health.runs.windows(2).any(|pair| pair[0].file != pair[1].file)
 }
 
-fn lines(health: &Health, with_files: bool) -> Table {
+fn lines(health: &Health, people: bool) -> Table {
     let mut columns = vec![
         Column::text("collective", "collective"),
         Column::number("ranks", "ranks"),
         Column::number("size_bytes", "size"),
         Column::number("time_us", "time us"),
         Column::number("busbw_gbps", "busbw GB/s"),
-        Column::number("expected_gbps", "expected"),
-        Column::number("low_gbps", "healthy from"),
+        Column::number("expected_gbps", "expected GB/s"),
+        Column::number("low_gbps", "healthy from GB/s"),
         Column::number("percent", "% of expected").barred(Bar::OfHundred),
         Column::number("fails_below_percent", "fails below %"),
         Column::text("state", "verdict"),
     ];
-    if with_files {
+    if !people || are_several_files(health) {
         columns.push(Column::text("file", "file"));
     }
     let mut table = Table::new("sizes", "bus bandwidth by size", columns);
@@ -70,7 +80,7 @@ fn lines(health: &Health, with_files: bool) -> Table {
                 bandwidth(line.low_gbps),
                 percent(line.share),
                 band.map(|band| percent(band.fails_below())).into(),
-                line.state.name().into(),
+                band.filter(|_| people).map_or(line.state.name(), |band| word(line.state, line.share, band)).into(),
                 run.file.as_str().into(),
             ]);
         }
@@ -100,7 +110,7 @@ fn bands(health: &Health) -> Table {
                 percent(band.share),
                 percent(band.low),
                 percent(band.fails_below()),
-                band.state.name().into(),
+                word(band.state, band.share, band).into(),
             ]);
         }
     }
@@ -198,6 +208,9 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
     };
     let told = told(run, band, against);
     match health.state {
+        State::Unsure if against.0.which_gpus.is_some() => {
+            format!("cannot tell{more}: {}{cut}", against.0.which_gpus.as_deref().unwrap_or_default())
+        }
         State::Slow => {
             let from = against
                 .since(run)
@@ -205,7 +218,7 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
             format!("slow{more}: {told}{from}{}{cut}", places(health))
         }
         State::Pass => {
-            let word = if is_between(band) { "passes" } else { "healthy" };
+            let word = if is_between(band) { "below healthy, above the limit" } else { "healthy" };
             let (hidden, below, lacking) = (hidden(run, band), below(run), lacking(run, against));
             format!("{word}{more}: {told}{hidden}{below}{lacking}{}", places(health))
         }

@@ -506,7 +506,7 @@ impl Outcome {
 /// Times as fast as a good run beyond which that one is doubted: two healthy runs of a machine differ by far less.
 const FASTER: f64 = 1.25;
 /// How sure a verdict is on other GPUs.
-pub(super) const ON_OTHER_GPUS: &str = "low: other GPUs were measured than what is expected is of";
+pub(super) const ON_OTHER_GPUS: &str = "low: what is expected is of other GPUs than those that were measured";
 /// What to do where CPU threads were measured.
 const NEXT_OF_THREADS: &str = "measure again, while nothing else runs on these cores";
 /// How sure it is that a run failed.

@@ -161,7 +161,7 @@ pub(super) fn health(report: &Report) -> Vec<Figure> {
     let mut series: Vec<Series> = Vec::new();
     for (state, rows) in grouped(rows(report, "sizes").map(|row| (row.text("state"), row))) {
         let (hue, stroke) = match state {
-            "pass" => (GOOD, Stroke::Solid),
+            "pass" | "healthy" => (GOOD, Stroke::Solid),
             "slow" => (BAD, Stroke::Dotted),
             _ => (GREY, Stroke::Dashed),
         };
