@@ -27,7 +27,7 @@ use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, default_sizes, r
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Times every algorithm and protocol that NCCL may use, and sets them against what NCCL picks by itself. \
+    after_help = "Times every algorithm and protocol that NCCL may use, and compares them with what NCCL picks by itself. \
 A change is advised only where 19 of 20 such gains are real: forecasts and measured times \
 count by how unsure they are.
 
@@ -282,7 +282,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     };
     let usable = outcome.refused.is_none() || args.force;
     let output = args.output.as_deref().filter(|_| usable);
-    let (changes_only, written) = (args.changes_only, output.is_some());
+    let (changes_only, written) = (args.changes_only, output);
     let report = |for_people| outcome.report(Show { for_people, changes_only, written });
     if let Some(folder) = output {
         let plugin = beside().map(|file| whole(&file)).transpose()?;

@@ -67,7 +67,9 @@ pub(super) fn find(calls: &[Tuned], predictor: &Predictor<'_>, settings: &Settin
         return Ok(Variables::none("nothing is to be gained beyond doubt"));
     }
     let search = Search { calls, predictor, settings };
-    let mut found = Variables::none("no list helps one size without loss at another; use the tuner table");
+    let mut found = Variables::none(
+        "no value of NCCL_ALGO or NCCL_PROTO helps one size without loss at another; use the tuner table",
+    );
     for of in search.collectives() {
         found.effects.extend(search.best(of)?);
     }

@@ -1,19 +1,22 @@
 //! What to take in place of NCCL's choice, as tables and verdict.
 
-use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict};
+use std::path::Path;
+
+use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict, basis_in_words};
 use collcast_sim::units::Bytes;
 
+use crate::confidence::Trust;
 use crate::tune::{Basis, Outcome, Process, Range, Regret, StepGain, Tuned, Variables};
 
 /// What of an outcome is printed, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Show {
+pub struct Show<'f> {
     /// For people rather than programs.
     pub for_people: bool,
     /// Only the sizes where another choice is advised.
     pub changes_only: bool,
-    /// The settings are written as files too.
-    pub written: bool,
+    /// Where the settings are written as files too.
+    pub written: Option<&'f Path>,
 }
 
 /// A range that goes beyond this has no end, in bytes.
@@ -21,7 +24,7 @@ const END: u64 = 1 << 60;
 
 impl Outcome {
     /// The report of an outcome.
-    pub fn report(&self, show: Show) -> Report {
+    pub fn report(&self, show: Show<'_>) -> Report {
         let outcome = self;
         let mut report = Report::new("tune", super::VERSION);
         report.predicted = outcome.ranges.iter().any(|range| range.basis != crate::tune::Basis::Measured);
@@ -31,7 +34,7 @@ impl Outcome {
         let shown = outcome.ranges.iter().filter(|range| !show.changes_only || range.changes);
         let named = outcome.ranges.iter().any(|range| range.communicator.is_some());
         report.tables.push(range_table(shown, (named, show.for_people)));
-        report.tables.push(regret_table(&outcome.regrets, named));
+        report.tables.push(regret_table(&outcome.regrets, (named, show.for_people)));
         if let Some(step) = &outcome.step {
             report.tables.push(call_table(outcome));
             report.tables.push(step_table(step));
@@ -63,10 +66,10 @@ fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people):
         Column::text("algorithm", "algorithm"),
         Column::text("protocol", "protocol"),
         Column::number("channels", "ch"),
-        Column::number("predicted_us", "forecast us"),
+        Column::number("predicted_us", "advice us"),
         Column::text("default_algorithm", "NCCL algorithm"),
         Column::text("default_protocol", "NCCL protocol"),
-        Column::number("default_predicted_us", "NCCL us"),
+        Column::number("default_predicted_us", "NCCL's choice us"),
         Column::fraction("gain", "gain").barred(Bar::OfLargest),
         Column::text("basis", "basis"),
         Column::number("measured_us", "measured us"),
@@ -74,7 +77,8 @@ fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people):
     ];
     let mut table = Table::new(
         "rows",
-        "What to take: times and gains are geometric means over the sizes",
+        "What to take: `advice us` and `NCCL's choice us` are forecasts, `gain` is the saved share of the latter; geometric means over \
+         the sizes",
         whose(named).into_iter().chain(columns),
     );
     for r in ranges {
@@ -91,13 +95,22 @@ fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people):
             r.default_pair.1.name().into(),
             Cell::float(r.default_predicted_us, 2),
             share(r.gain),
-            r.basis.name().into(),
+            basis(r.basis, for_people),
             r.measured_us.map(|us| Cell::float(us, 2)).into(),
             r.default_measured_us.map(|us| Cell::float(us, 2)).into(),
         ];
         table.push(name(named, r.communicator.as_ref()).into_iter().chain(cells));
     }
     table
+}
+
+/// What a row rests on.
+fn basis(basis: Basis, for_people: bool) -> Cell {
+    match basis {
+        _ if !for_people => basis.name().into(),
+        Basis::Measured => "measured times".into(),
+        _ => format!("forecasts ({})", basis_in_words(basis.name())).into(),
+    }
 }
 
 /// The column of the communicator, where there are several.
@@ -122,7 +135,7 @@ fn call_table(outcome: &Outcome) -> Table {
         Column::number("time_us", "us"),
         Column::text("default_algorithm", "NCCL algorithm"),
         Column::text("default_protocol", "NCCL protocol"),
-        Column::number("default_time_us", "NCCL us"),
+        Column::number("default_time_us", "NCCL's choice us"),
     ];
     let mut table = Table::new("calls", "The calls of a step, for one rank", columns);
     for call in outcome.asked() {
@@ -154,7 +167,7 @@ fn step_table(step: &StepGain) -> Table {
     table
 }
 
-fn regret_table(regrets: &[Regret], named: bool) -> Table {
+fn regret_table(regrets: &[Regret], (named, for_people): (bool, bool)) -> Table {
     let columns = [
         Column::text("collective", "collective"),
         Column::text("basis", "by"),
@@ -166,11 +179,12 @@ fn regret_table(regrets: &[Regret], named: bool) -> Table {
         Column::fraction("forecast_max", "worst"),
     ];
     let columns = whose(named).into_iter().chain(columns);
-    let mut table = Table::new("regret", "Time lost against the best choice at each size", columns);
+    let mut table =
+        Table::new("regret", "Time lost against the best choice at each size, as a share of the best time", columns);
     for r in regrets {
         let cells = [
             r.collective.name().into(),
-            r.basis.name().into(),
+            basis(r.basis, for_people),
             r.sizes.into(),
             share(r.default.mean),
             share(r.default.max),
@@ -248,16 +262,16 @@ fn process_table(process: &Process) -> Table {
     table
 }
 
-fn verdict(outcome: &Outcome, written: bool) -> Verdict {
+fn verdict(outcome: &Outcome, written: Option<&Path>) -> Verdict {
     let asked = outcome.asked().count();
     if let Some(why) = &outcome.refused {
         let (status, what, next) = match written {
-            true => (
+            Some(_) => (
                 Status::Warning,
                 "the settings are written by --force, in spite of this",
                 "check the times before you load tuner.csv: `collcast validate`",
             ),
-            false => (Status::Failed, "nothing to use", "`--force --output DIR` writes the settings all the same"),
+            None => (Status::Failed, "nothing to use", "`--force --output DIR` writes the settings all the same"),
         };
         return Verdict {
             status,
@@ -289,8 +303,9 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
         return judged(outcome, measured, sentence, next);
     };
     let (taken, default) = (call.taken().pair, call.default_candidate().pair);
+    let (low, high) = call.taken().belief.interval();
     let sentence = format!(
-        "{} of {asked} sizes gain, most {} at {}: {}/{} in place of {}/{} saves {:.0}%{}",
+        "{} of {asked} sizes gain, most {} at {}: {}/{} in place of {}/{} saves {:.0}% ({:.0}% to {:.0}%){}",
         outcome.changes().count(),
         call.collective,
         Bytes(call.size_bytes).about(),
@@ -299,6 +314,8 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
         default.0,
         default.1,
         100.0 * advice.gain,
+        100.0 * low,
+        100.0 * high,
         if outcome.variables.lines.is_empty() { "; no environment variable alone does it" } else { "" },
     );
     let step = outcome.step.as_ref().map(|step| {
@@ -306,10 +323,16 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
         format!("; the step takes {tuned_ms:.1} ms in place of {default_ms:.1}, {:.1}% less", 100.0 * step.saved())
     });
     let sentence = sentence + &step.unwrap_or_default() + &process;
+    let install;
     let next = if !call.is_clear() {
         "the gain lies within the intervals of the forecasts: `collcast tune --measure` on that machine tells whether it is there"
-    } else if written {
-        "`collcast tune install DIR` loads tuner.csv; measure again and `collcast compare`"
+    } else if let Some(folder) = written {
+        install = format!(
+            "`collcast tune install {}` prints the variables that load it, once the plugin is built; then measure again and \
+             `collcast compare`",
+            folder.display()
+        );
+        &install
     } else {
         "`--output DIR` writes the settings"
     };
@@ -325,19 +348,11 @@ fn judged(outcome: &Outcome, measured: bool, sentence: String, next: &str) -> Ve
         }
         _ => None,
     };
-    Verdict {
-        status: match measured {
-            _ if doubt.is_some() => Status::Warning,
-            true => Status::Ok,
-            false => outcome.status,
-        },
-        sentence,
-        confidence: match doubt {
-            Some(doubt) => doubt.to_owned(),
-            None if measured => "high: measured here".to_owned(),
-            None => outcome.confidence.clone(),
-        },
-        basis: if measured { "measured".to_owned() } else { outcome.basis.clone() },
-        next: Some(next.to_owned()),
-    }
+    let (status, confidence) = match (doubt, measured) {
+        (Some(doubt), _) => (Status::Warning, doubt.to_owned()),
+        (None, true) => (Status::Ok, "high: measured here".to_owned()),
+        (None, false) => (outcome.status, outcome.confidence.clone()),
+    };
+    let basis = if measured { "measured".to_owned() } else { outcome.basis.clone() };
+    Trust { status, confidence, basis }.verdict(sentence, Some(next.to_owned()))
 }
