@@ -106,8 +106,8 @@ impl Outcome {
             Column::number("last_rank", "last rank"),
             Column::text("forecast", "forecast"),
             Column::number("expected_us", "expected us"),
-            Column::number("low_us", "low"),
-            Column::number("high_us", "high"),
+            Column::number("low_us", "low us"),
+            Column::number("high_us", "high us"),
             Column::text("judgement", "is"),
             Column::number("lost_ms", "lost ms"),
         ];
