@@ -628,13 +628,28 @@ fn verdicts_are_right() {
             unsure: sum.unsure + t.unsure,
         })
     };
-    for (what, known) in [("all", false), ("known kinds", true)] {
-        for groups in
-            [&[HEALTHY][..], &["by 10%"], &["by 15%"], &["by 25%", "by 45%", "by 100%"], &["latency"], &["noisy"]]
-        {
-            let t = of(groups, known);
-            println!("{what}, {}: {} slow, {} pass, {} unsure of {}", groups[0], t.slow, t.pass, t.unsure, t.all());
-        }
+    let told = |groups: &[&str]| {
+        let [known, all] = [true, false].map(|known| of(groups, known));
+        let counts = |t: &Tally| format!("{}, {}, {} of {}", t.slow, t.pass, t.unsure, t.all());
+        (counts(&known), counts(&all))
+    };
+    let page = |name: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
+    let (verdict, accuracy) = (page("docs/model/verdict.md"), page("docs/accuracy.md"));
+    for (what, groups) in [
+        (HEALTHY, &[HEALTHY][..]),
+        ("slow by 10%", &["by 10%"]),
+        ("slow by 15%", &["by 15%"]),
+        ("slow by 25% to 100%", &["by 25%", "by 45%", "by 100%"]),
+        ("latency doubled", &["latency"]),
+        ("repeats scatter by 25%", &["noisy"]),
+    ] {
+        let (known, all) = told(groups);
+        let row = format!("| {what} | {known} | {all} |");
+        println!("{row}");
+        assert!(verdict.contains(&row), "docs/model/verdict.md lacks {row}");
+        let summary = format!("{what}: {all}");
+        let is_told = [HEALTHY, "slow by 25% to 100%"].contains(&what);
+        assert!(!is_told || accuracy.contains(&summary), "docs/accuracy.md lacks {summary}");
     }
     let share = |part: usize, of: usize| part as f64 / of.max(1) as f64;
     let healthy = of(&[HEALTHY], false);

@@ -190,10 +190,15 @@ fn memory(best: &Layout, (capacity, usable): (u64, u64)) -> Table {
         Column::number("gib", "GiB"),
         Column::number("share", "% of GPU").barred(Bar::OfHundred),
     ];
+    let total = best.memory.total();
+    let over = match total.saturating_sub(capacity) {
+        0 => String::new(),
+        over => format!(" ({:.1} too many)", over as f64 / GIB),
+    };
     let title = format!(
-        "memory of stage {}, the fullest: {:.1} GiB of {:.1}, of which a search fills {:.1}",
+        "memory of stage {}, the fullest: {:.1} GiB of {:.1}{over}, and a search fills at most {:.1}",
         best.memory.stage,
-        best.memory.total() as f64 / GIB,
+        total as f64 / GIB,
         capacity as f64 / GIB,
         usable as f64 / GIB
     );
