@@ -119,7 +119,10 @@ fn hosts_are_held_against_their_own_past() {
         let file = log(folder.path(), "n1", day, 1.15);
         let (outcome, status, sentence) = judge(&file, &history);
         assert!(outcome.failed && status == Status::Failed, "{sentence}");
-        assert!(sentence.contains("87% of the median of the first 8 of 10 earlier runs since 2026-11-01"), "{sentence}");
+        assert!(
+            sentence.contains("87% of the median of the first 8 of 10 earlier runs since 2026-11-01"),
+            "{sentence}"
+        );
         let runs = if day == 11 { "1 run".to_owned() } else { format!("{} runs", day - 10) };
         assert!(sentence.ends_with(&format!("slower since 2026-11-11 ({runs})")), "{sentence}");
     }

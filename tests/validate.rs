@@ -714,15 +714,10 @@ fn a_candidate_that_fits_badly_is_not_named_first() {
     let result: Value = serde_json::from_str(&out).unwrap();
     for anomaly in result["anomalies"].as_array().unwrap() {
         let evidence = anomaly["evidence"].as_str().unwrap();
-        let of = |before: &str| evidence.split(before).nth(1)?.split('%').next()?.trim().parse::<f64>().ok();
-        let fits = evidence
-            .split("simulated with ")
-            .nth(1)
-            .and_then(|rest| rest.split(": ").nth(1)?.split('%').next()?.parse().ok());
-        assert!(
-            fits.zip(of("without a fault ")).is_none_or(|(with, without): (f64, f64)| with < without),
-            "{evidence}"
-        );
+        let percent = |text: &str| text.rsplit(' ').next()?.parse::<f64>().ok();
+        let fits = evidence.split_once("% off at these sizes").and_then(|(before, _)| percent(before));
+        let without = evidence.split_once("% off without a fault").and_then(|(before, _)| percent(before));
+        assert!(fits.zip(without).is_none_or(|(fits, without)| fits < without), "{evidence}");
     }
 }
 
