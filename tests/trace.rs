@@ -138,6 +138,87 @@ fn kernels(folder: &Path, of: [&[(&str, u32)]; 2]) -> Outcome {
     read(files.to_vec())
 }
 
+/// Traces of two ranks whose step has 6 ms of a product and, 4 ms behind its beginning, 4 ms of an all-reduce: as they are
+/// written, with `change` made of each event of rank 1 or of both.
+fn steps(folder: &Path, kernel: &str, change: &dyn Fn(u32, &mut Value)) -> Request {
+    let files = [0, 1].map(|rank| {
+        let mut events = Vec::new();
+        for step in 0..3 {
+            let at = |us: u32| 1_000_000 + 10_000 * step + us;
+            events.push(json!({"ph": "X", "cat": "user_annotation", "name": format!("ProfilerStep#{step}"), "ts": at(0), "dur": 10_000, "args": {}}));
+            let call = json!({"Collective name": "allreduce", "In msg nelems": 1 << 20, "Out msg nelems": 1 << 20, "Group size": 2,
+                "dtype": "Float", "Process Group Name": "0", "Process Group Ranks": "[0, 1]"});
+            for (number, (name, begin, us, args)) in
+                [("gemm", 500, 6000, json!({})), (kernel, 4500, 4000, call), ("adam", 9500, 500, json!({}))].into_iter().enumerate()
+            {
+                let id = 3 * step + number as u32;
+                let mut args = args;
+                args["correlation"] = json!(id);
+                args["device"] = json!(rank);
+                events.push(json!({"ph": "X", "cat": "cuda_runtime", "name": "launch", "ts": at(100), "dur": 5, "args": {"correlation": id}}));
+                events.push(json!({"ph": "X", "cat": "kernel", "name": name, "ts": at(begin), "dur": us, "args": args}));
+            }
+        }
+        events.iter_mut().for_each(|event| change(rank, event));
+        let path = folder.join(format!("rank{rank}.json"));
+        let info = json!({"rank": rank, "world_size": 2});
+        let text = json!({"distributedInfo": info, "traceEvents": events}).to_string();
+        // An annotation without arguments, and a key twice, as some programs that change traces leave them.
+        let text = text.replace("\"ph\":\"X\"", "\"ph\":\"i\",\"ph\":\"X\"").replace("\"args\":{}", "\"args\":null");
+        std::fs::write(&path, text).unwrap();
+        path
+    });
+    Request { files: files.to_vec(), site: Some(h100x2()), ..Request::default() }
+}
+
+/// Goal: kernels of NCCL are communication by any of its names, and by a collective's name beside them. Those for symmetric
+/// memory have no forecast, and say so.
+#[test]
+fn kernels_of_nccl_are_known_by_all_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    for (kernel, symmetric) in [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", false),
+        ("ncclSymDevKernel_AllReduce_RSxLD_AGxST(x)", true),
+        ("ncclSymkDevKernel_AllReduce_RSxLD_AGxST(x)", true),
+        ("of another library", false),
+    ] {
+        let outcome = trace(&steps(folder.path(), kernel, &|_, _| ())).unwrap();
+        for row in &outcome.ranks {
+            assert!((row.compute_ms - 6.5).abs() < 0.01 && (row.exposed_ms - 2.0).abs() < 0.01, "{kernel}: {row:?}");
+        }
+        let why = outcome.calls[0].not_forecast.clone().unwrap_or_default();
+        assert!(
+            why.contains("symmetric memory") == symmetric && outcome.calls[0].time_us == Some(4000.0),
+            "{kernel}: {why}"
+        );
+    }
+}
+
+/// Goal: a rank whose file tells no steps is left out beside ranks that mark them, with a warning, and changes none of their rows.
+#[test]
+fn ranks_without_steps_are_left_out_beside_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)";
+    let of = |category: &str, name: &str| {
+        let drop = |rank: u32, event: &mut Value| {
+            if rank == 1 && event["cat"] == category {
+                event["ph"] = json!("i");
+            }
+        };
+        let outcome = trace(&steps(folder.path(), kernel, &drop)).unwrap();
+        let ranks: Vec<u32> = outcome.ranks.iter().map(|row| row.rank).collect();
+        assert!(ranks == [0] && outcome.calls[0].calls == 1.0, "{:?}", outcome.calls);
+        assert!((outcome.ranks[0].step_ms - 9.833).abs() < 0.001, "{:?}", outcome.ranks);
+        assert!(
+            outcome.warnings.iter().any(|w| w.contains("rank1.json: rank 1 is left out") && w.contains(name)),
+            "{:?}",
+            outcome.warnings
+        );
+    };
+    of("user_annotation", "prof.step()");
+    of("cuda_runtime", "ProfilerActivity.CPU");
+}
+
 /// Goal: an all-reduce is the same call on a rank that sends once before it and on one that sends twice.
 #[test]
 fn sends_do_not_shift_collectives() {
@@ -385,11 +466,13 @@ fn refusals_say_the_way_out() {
     std::fs::create_dir(&empty).unwrap();
     for (args, why) in [
         (vec![file("a.json", b"{\"traceEvents\": [")], "was cut while it was written"),
+        (vec![file("w.txt", b"1\nlayer -1 1 NONE 0\n")], "a SimAI workload with its policy"),
+        (vec![file("e.txt", b"")], "A GOAL schedule begins with `num_ranks`"),
         (vec![file("b.json.gz", &whole[..whole.len() / 2])], "b.json.gz"),
         (vec![file("c.json", b"\x80\x04\x95")], "json.dump(pickle.load"),
         (vec![file("d.json", b"{\"nodes\": []}")], "without `traceEvents`"),
         (vec![file("e.json", b"{\"traceEvents\": [{\"ph\": \"i\"}]}")], "has no kernel of a GPU"),
-        (vec![file("f.json", b"{\"traceEvents\": [3]}")], "line 1 column"),
+        (vec![file("f.json", b"{\"traceEvents\": [3}")], "line 1 column"),
         (vec![ddp.clone(), ddp.clone()], "are both of rank 0"),
         (vec![ddp.clone(), recorder], "of different clocks"),
         (vec![empty.display().to_string()], "no file that ends in .json"),

@@ -85,8 +85,12 @@ pub fn profiled(paths: &[PathBuf], spec: &SiteSpec, watch: &Watch) -> Result<Out
     let on = Mechanisms { interference: false, ..Mechanisms::default() };
     let mut outcome = with_mechanisms("", graph, &machine, Level::Auto, on)?;
     outcome.inputs.extend(traces.iter().map(input));
+    let none = match by_rank.values().any(|(_, kernels)| !kernels.steps.is_empty()) {
+        true => "no step is marked on all ranks",
+        false => "no steps are marked",
+    };
     let which = step.map_or_else(
-        || "the whole recording, as no steps are marked (prof.step() marks them)".to_owned(),
+        || format!("the whole recording, as {none} (prof.step() marks them)"),
         |(step, ms)| format!("step {step}, which took {ms:.3} ms on rank 0"),
     );
     outcome.notes.insert(0, format!("replayed: {which}; computations take what they took, calls are forecast"));
@@ -340,7 +344,7 @@ fn asked(call: &Call) -> Result<(Collective, Bytes, DataType), &'static str> {
     if collective == Collective::SendRecv {
         return Err("they are between two ranks, and the trace does not say which");
     }
-    if let Some(why) = call.split.not_forecast() {
+    if let Some(why) = call.not_forecast() {
         return Err(why);
     }
     let (Some(bytes), Some(dtype)) = (call.size(), call.dtype) else {

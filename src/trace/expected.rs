@@ -129,7 +129,7 @@ fn asked(call: &Call) -> Result<(Collective, Bytes, collcast_sim::collective::Da
     if collective == Collective::SendRecv {
         return Err("between two ranks: which calls are under way at once is not in the trace".to_owned());
     }
-    if let Some(why) = call.split.not_forecast() {
+    if let Some(why) = call.not_forecast() {
         return Err(why.to_owned());
     }
     let (Some(size), Some(dtype)) = (call.size(), call.dtype) else {

@@ -188,6 +188,7 @@ impl Kin {
         }
         for seen in members {
             self.call.split = self.call.split.max(seen.call.split);
+            self.call.symmetric |= seen.call.symmetric;
             *self.by_rank.entry(seen.rank).or_default() += 1;
             self.total_us += seen.time_us;
             self.waited_us += seen.time_us - least;
@@ -302,6 +303,7 @@ mod tests {
             inputs: 1000,
             outputs: 1000,
             split: Split::Even,
+            symmetric: false,
         };
         let key = Key { group, number: (0, number), alone: None };
         Seen { rank, key, call, time_us, beside_us: Some(0.0), exposed_us: Some(time_us) }

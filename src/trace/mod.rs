@@ -160,8 +160,7 @@ pub(crate) fn said_of(traces: &[Trace]) -> Vec<String> {
 
 /// What a profiler's traces hold.
 fn profiled(traces: &[Trace], ranks: &[u32], outcome: &mut Outcome) -> Result<Vec<Seen>, Error> {
-    let mut seen = Vec::new();
-    let mut unnamed = 0;
+    let mut lanes = Vec::new();
     for (trace, &rank) in traces.iter().zip(ranks) {
         let Recorded::Kernels(kernels) = &trace.recorded else { continue };
         let lane = Lane::of(kernels).ok_or_else(|| {
@@ -171,11 +170,24 @@ fn profiled(traces: &[Trace], ranks: &[u32], outcome: &mut Outcome) -> Result<Ve
                  that were active",
             )
         })?;
-        unnamed += lane.spans.iter().filter(|span| span.call.is_none()).count();
-        outcome.ranks.push(lane.row(rank));
         outcome.marked |= lane.marked;
-        outcome.gaps.extend(lane.gaps.iter().map(|gap| gap.row(rank, kernels)));
-        seen.extend(Seen::of_lane(trace, rank, &lane));
+        lanes.push((trace, rank, kernels, lane));
+    }
+    let (mut seen, mut unnamed) = (Vec::new(), 0);
+    for (trace, rank, kernels, lane) in &lanes {
+        if outcome.marked && !lane.marked {
+            let why = if kernels.steps.is_empty() {
+                "it marks no step, which prof.step() does"
+            } else {
+                "it does not say which step launched a kernel: record ProfilerActivity.CPU too"
+            };
+            outcome.warnings.push(format!("{}: rank {rank} is left out, as {why}", trace.path.display()));
+            continue;
+        }
+        unnamed += lane.spans.iter().filter(|span| span.call.is_none()).count();
+        outcome.ranks.push(lane.row(*rank));
+        outcome.gaps.extend(lane.gaps.iter().map(|gap| gap.row(*rank, kernels)));
+        seen.extend(Seen::of_lane(trace, *rank, lane));
     }
     outcome.ranks.sort_by_key(|row| row.rank);
     outcome.gaps.sort_by(|a, b| b.length_us.total_cmp(&a.length_us));

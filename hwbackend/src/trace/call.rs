@@ -35,6 +35,8 @@ pub struct Call {
     pub outputs: u64,
     /// How elements are dealt out to ranks.
     pub split: Split,
+    /// A kernel for symmetric memory does it.
+    pub symmetric: bool,
 }
 
 /// Whether a rank gives as many elements to each of the others, and gets as many of each. What is less sure is larger.
@@ -60,18 +62,19 @@ impl Split {
             true => Self::Even,
         }
     }
-
-    /// Why a call that is split so has no forecast.
-    pub fn not_forecast(self) -> Option<&'static str> {
-        match self {
-            Self::Even => None,
-            Self::Unknown => Some("the trace leaves out part of what each rank sends"),
-            Self::Uneven => Some("ranks send different amounts"),
-        }
-    }
 }
 
 impl Call {
+    /// Why a call of a known collective has no forecast, where it has none.
+    pub fn not_forecast(&self) -> Option<&'static str> {
+        match self.split {
+            _ if self.symmetric => Some("a kernel for symmetric memory, which is not modelled"),
+            Split::Even => None,
+            Split::Unknown => Some("the trace leaves out part of what each rank sends"),
+            Split::Uneven => Some("ranks send different amounts"),
+        }
+    }
+
     /// Size as nccl-tests counts it: the larger of both buffers. None where the type or the elements are not known.
     pub fn size(&self) -> Option<Bytes> {
         let elements = match self.collective? {

@@ -44,7 +44,18 @@ pub enum TraceError {
         /// The file.
         path: PathBuf,
     },
-    /// Not JSON, or cut.
+    /// Neither JSON nor another text that is read.
+    #[error(
+        "`{path}` begins as no trace does. Traces of PyTorch's profiler and dumps of its flight recorder are JSON. A GOAL \
+         schedule begins with `num_ranks`, a SimAI workload with its policy, such as HYBRID_TRANSFORMER. Chakra's traces end \
+         in .et",
+        path = path.display()
+    )]
+    NoTrace {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Wrong JSON, or cut.
     #[error(
         "`{path}`: {reason}. A trace is what `prof.export_chrome_trace()` writes (.json or .json.gz), or a dump of the \
          flight recorder as JSON; a file that ends early was cut while it was written or copied",

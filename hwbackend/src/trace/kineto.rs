@@ -7,12 +7,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, SeqAccess, Visitor};
 
 use super::call::{Call, Group, Split, framework_collective, framework_dtype};
 use super::head::{EVENTS_MAX, Head};
-use super::loose::{Loose, Ranks};
+use super::loose::{Loose, Ranks, objects};
+
+/// How names of kernels for symmetric memory begin: in NCCL 2.27, and since then.
+const SYMMETRIC: [&str; 2] = ["ncclSymDevKernel", "ncclSymkDevKernel"];
 
 /// What a GPU did.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -40,47 +42,36 @@ pub struct Activity {
     pub name: u32,
     /// Index into [`Trace::calls`](super::Trace::calls), of kernels of NCCL whose call is known.
     pub call: Option<u32>,
-    /// A kernel of NCCL.
+    /// A kernel of NCCL: by its name, or because PyTorch gives it a collective's.
     pub nccl: bool,
 }
 
-/// An event; what is not named is passed over.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Event {
-    ph: Loose,
-    cat: Loose,
-    name: Loose,
-    ts: Loose,
-    dur: Loose,
-    args: Args,
-}
+objects! {
+    /// An event; what is not named is passed over.
+    struct Event {
+        "ph" => ph: Loose,
+        "cat" => cat: Loose,
+        "name" => name: Loose,
+        "ts" => ts: Loose,
+        "dur" => dur: Loose,
+        "args" => args: Args,
+    }
 
-/// Its arguments.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Args {
-    device: Loose,
-    correlation: Loose,
-    #[serde(rename = "Collective name")]
-    collective: Loose,
-    #[serde(rename = "In msg nelems")]
-    inputs: Loose,
-    #[serde(rename = "Out msg nelems")]
-    outputs: Loose,
-    dtype: Loose,
-    #[serde(rename = "In split size")]
-    input_split: Loose,
-    #[serde(rename = "Out split size")]
-    output_split: Loose,
-    #[serde(rename = "Group size")]
-    group_size: Loose,
-    #[serde(rename = "Process Group Name")]
-    group_name: Loose,
-    #[serde(rename = "Process Group Description")]
-    group_description: Loose,
-    #[serde(rename = "Process Group Ranks")]
-    group_ranks: Loose,
+    /// Its arguments.
+    struct Args {
+        "device" => device: Loose,
+        "correlation" => correlation: Loose,
+        "Collective name" => collective: Loose,
+        "In msg nelems" => inputs: Loose,
+        "Out msg nelems" => outputs: Loose,
+        "dtype" => dtype: Loose,
+        "In split size" => input_split: Loose,
+        "Out split size" => output_split: Loose,
+        "Group size" => group_size: Loose,
+        "Process Group Name" => group_name: Loose,
+        "Process Group Description" => group_description: Loose,
+        "Process Group Ranks" => group_ranks: Loose,
+    }
 }
 
 /// Takes events one by one.
@@ -125,8 +116,10 @@ impl Builder {
                 self.launches.insert(correlation, end);
             }
         } else {
-            let nccl = name.starts_with("ncclDevKernel") || name.starts_with("ncclKernel");
-            let call = if nccl { self.call(&event.args) } else { None };
+            let symmetric = SYMMETRIC.iter().any(|begin| name.starts_with(begin));
+            let named = || category == "kernel" && event.args.collective.text().is_some();
+            let nccl = symmetric || name.starts_with("ncclDevKernel") || name.starts_with("ncclKernel") || named();
+            let call = if nccl { self.call(&event.args, symmetric) } else { None };
             let name = self.name(name);
             self.kernels.devices.extend(event.args.device.count().filter(|_| category == "kernel"));
             self.kernels.activities.push(Activity { begin, end, launched: None, name, call, nccl });
@@ -149,7 +142,7 @@ impl Builder {
     }
 
     /// The call that arguments name.
-    fn call(&mut self, args: &Args) -> Option<u32> {
+    fn call(&mut self, args: &Args, symmetric: bool) -> Option<u32> {
         let name = args.collective.text()?;
         let split = |list: &Loose| list.text().map_or(Split::Even, Split::of_text);
         let text = |value: &Loose| value.text().unwrap_or_default().to_owned();
@@ -168,6 +161,7 @@ impl Builder {
             inputs: args.inputs.count().unwrap_or(0),
             outputs: args.outputs.count().unwrap_or(0),
             split: split(&args.input_split).max(split(&args.output_split)),
+            symmetric,
         };
         let next = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
         Some(*self.calls.entry(call).or_insert(next))

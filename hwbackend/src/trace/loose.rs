@@ -1,8 +1,9 @@
 //! Values of any kind: what others write is no schema, and one odd value is no reason to refuse a file.
 
 use std::fmt;
+use std::marker::PhantomData;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 /// A value of which only numbers and words matter.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -97,6 +98,121 @@ impl<'de> Deserialize<'de> for Loose {
             }
         }
         deserializer.deserialize_any(Any)
+    }
+}
+
+/// An object of which some keys matter.
+pub(super) trait Keyed: Default {
+    /// Those keys.
+    const KEYS: &'static [&'static str];
+
+    /// Takes the value of one.
+    fn take<'de, A: MapAccess<'de>>(&mut self, key: &str, parts: &mut A) -> Result<(), A::Error>;
+}
+
+/// Declares such objects: `"key" => field: type`. Of a key that is there twice the last value counts, as in Python; what is no
+/// object is an empty one.
+macro_rules! objects {
+    ($($(#[$doc:meta])* struct $name:ident { $($key:literal => $field:ident: $kind:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Default)]
+        struct $name {
+            $($field: $kind,)*
+        }
+
+        impl $crate::trace::loose::Keyed for $name {
+            const KEYS: &'static [&'static str] = &[$($key),*];
+
+            fn take<'de, A: serde::de::MapAccess<'de>>(&mut self, key: &str, parts: &mut A) -> Result<(), A::Error> {
+                match key {
+                    $($key => self.$field = parts.next_value()?,)*
+                    _ => drop(parts.next_value::<serde::de::IgnoredAny>()?),
+                }
+                Ok(())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $crate::trace::loose::object(deserializer)
+            }
+        }
+    )*};
+}
+pub(super) use objects;
+
+/// Reads one.
+pub(super) fn object<'de, T: Keyed, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    deserializer.deserialize_any(Object(PhantomData))
+}
+
+struct Object<T>(PhantomData<T>);
+
+impl<'de, T: Keyed> Visitor<'de> for Object<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    fn visit_unit<E>(self) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<T, A::Error> {
+        while parts.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(T::default())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut parts: A) -> Result<T, A::Error> {
+        let mut read = T::default();
+        while let Some(key) = parts.next_key_seed(Key(T::KEYS))? {
+            read.take(key, &mut parts)?;
+        }
+        Ok(read)
+    }
+}
+
+/// The one of these keys that a text is, empty where it is none: without a copy of the text.
+struct Key(&'static [&'static str]);
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = &'static str;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_identifier(self)
+    }
+}
+
+impl Visitor<'_> for Key {
+    type Value = &'static str;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(self.0.iter().find(|key| **key == text).copied().unwrap_or_default())
     }
 }
 

@@ -12,7 +12,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, SeqAccess, Visitor};
 
 use super::call::{Call, Group, Split, framework_collective, framework_dtype};
 use super::head::{EVENTS_MAX, Head};
-use super::loose::{Elements, Loose};
+use super::loose::{Elements, Loose, objects};
 
 /// How far a call came.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -40,19 +40,20 @@ pub struct Entry {
     pub duration_ms: Option<f64>,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Raw {
-    profiling_name: Loose,
-    process_group: Names,
-    collective_seq_id: Loose,
-    p2p_seq_id: Loose,
-    is_p2p: Flag,
-    state: Loose,
-    duration_ms: Loose,
-    input_sizes: Elements,
-    output_sizes: Elements,
-    input_dtypes: Names,
+objects! {
+    /// A call as it is written.
+    struct Raw {
+        "profiling_name" => profiling_name: Loose,
+        "process_group" => process_group: Names,
+        "collective_seq_id" => collective_seq_id: Loose,
+        "p2p_seq_id" => p2p_seq_id: Loose,
+        "is_p2p" => is_p2p: Flag,
+        "state" => state: Loose,
+        "duration_ms" => duration_ms: Loose,
+        "input_sizes" => input_sizes: Elements,
+        "output_sizes" => output_sizes: Elements,
+        "input_dtypes" => input_dtypes: Names,
+    }
 }
 
 /// Words of a list.
@@ -150,6 +151,7 @@ impl Builder {
             inputs: raw.input_sizes.0,
             outputs: raw.output_sizes.0,
             split: Split::Even,
+            symmetric: false,
         };
         let next = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
         let call = *self.calls.entry(call).or_insert(next);

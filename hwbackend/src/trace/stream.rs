@@ -14,7 +14,7 @@ use super::call::Group;
 use super::error::TraceError;
 use super::head::{BYTES_MAX, Head};
 use super::kineto::{self, Events, Kernels};
-use super::loose::{Loose, Ranks};
+use super::loose::{Loose, Ranks, objects};
 use super::recorder::{self, Entries, Entry};
 
 /// Longest string that is read: a parser holds one at a time.
@@ -39,6 +39,9 @@ pub(super) fn open(path: &Path) -> Result<(Box<dyn Read>, String), TraceError> {
         }
         // Protocol 2 and later begin so, and JSON never does.
         [0x80, ..] => Err(TraceError::Pickle { path: path.to_owned() }),
+        text if !matches!(text.trim_ascii_start(), [b'{' | b'[', ..]) => {
+            Err(TraceError::NoTrace { path: path.to_owned() })
+        }
         _ => Ok((Box::new(BufReader::with_capacity(HASHED, Guard::new(reader))), hash)),
     }
 }
@@ -207,30 +210,29 @@ impl<'de> Visitor<'de> for Top<'_> {
     }
 }
 
-#[derive(serde::Deserialize, Default)]
-#[serde(default)]
-struct DistributedInfo {
-    rank: Loose,
-    world_size: Loose,
-    nccl_version: Loose,
-    pg_config: Items<GroupOf>,
-}
+objects! {
+    /// The job, as the profiler knows it.
+    struct DistributedInfo {
+        "rank" => rank: Loose,
+        "world_size" => world_size: Loose,
+        "nccl_version" => nccl_version: Loose,
+        "pg_config" => pg_config: Items<GroupOf>,
+    }
 
-#[derive(serde::Deserialize, Default)]
-#[serde(default)]
-struct GroupOf {
-    pg_name: Loose,
-    pg_desc: Loose,
-    pg_size: Loose,
-    name: Loose,
-    desc: Loose,
-    ranks: Ranks,
-}
+    /// A communicator.
+    struct GroupOf {
+        "pg_name" => pg_name: Loose,
+        "pg_desc" => pg_desc: Loose,
+        "pg_size" => pg_size: Loose,
+        "name" => name: Loose,
+        "desc" => desc: Loose,
+        "ranks" => ranks: Ranks,
+    }
 
-#[derive(serde::Deserialize, Default)]
-#[serde(default)]
-struct Device {
-    name: Loose,
+    /// A GPU.
+    struct Device {
+        "name" => name: Loose,
+    }
 }
 
 /// The items of a list or an object, with their keys; nothing where it is neither.

@@ -1,12 +1,12 @@
 //! As a workload: an order in which no rank waits for ever, found by a run in which messages cost nothing.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use collcast_sim::ids::Rank;
 use collcast_sim::units::{Bytes, SimDuration};
 use collcast_sim::workload::{self, Mover, Op, OpGraph, Program, RankSpec, StreamKind};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::model::{Goal, GoalError, OPS_MAX, Operation, What};
 
@@ -218,32 +218,56 @@ impl<'g> Order<'g> {
         }
     }
 
-    /// Whether all operations ran, and all messages met.
+    /// Whether all operations ran, and all messages met. What waits for a message that an operation which never started may
+    /// be the other end of is no cause of its own.
     fn check(&self) -> Result<(), GoalError> {
-        for (rank, waits) in self.waits.iter().enumerate() {
-            if let Some(place) = waits.iter().position(|&waits| waits > 0) {
-                return Err(GoalError::Run(format!(
-                    "rank {rank}: its operation {place} (from 0) never starts: it waits for itself, by way of other operations \
-                     or of messages (over {EAGER} bytes a send ends when its receive starts)"
-                )));
+        let (mut sends, mut recvs) = (FxHashSet::<Queue>::default(), FxHashSet::<Queue>::default());
+        let (mut sent_to, mut from_any) = (BTreeSet::new(), BTreeSet::new());
+        let mut never = None;
+        for (rank, waits) in (0_u32..).zip(&self.waits) {
+            for (place, _) in waits.iter().enumerate().filter(|(_, waits)| **waits > 0) {
+                never = never.or(Some((rank, place)));
+                match self.goal.ranks[rank as usize][place].what {
+                    What::Calc(_) => {}
+                    What::Send { to, tag, .. } => {
+                        sends.insert((rank, to, tag));
+                        sent_to.insert(to);
+                    }
+                    What::Recv { from: Some(from), tag: Some(tag), .. } => {
+                        recvs.insert((from, rank, tag));
+                    }
+                    What::Recv { .. } => {
+                        from_any.insert(rank);
+                    }
+                }
             }
         }
-        let lonely: usize = self.sent.iter().flat_map(BTreeMap::values).map(VecDeque::len).sum();
-        let first = self.sent.iter().zip(0_u32..).find_map(|(sends, to)| Some((sends.keys().next().copied()?, to)));
-        if let Some(((from, tag), to)) = first {
+        let sent = (0_u32..).zip(&self.sent).filter(|(to, _)| !from_any.contains(to)).flat_map(|(to, sends)| {
+            sends.iter().map(move |(&(from, tag), messages)| ((from, to, tag), messages.len()))
+        });
+        let lonely: Vec<_> = sent.filter(|(queue, count)| *count > 0 && !recvs.contains(queue)).collect();
+        if let Some(((from, to, tag), _)) = lonely.first() {
+            let count: usize = lonely.iter().map(|(_, count)| count).sum();
             return Err(GoalError::Run(format!(
-                "{lonely} messages have no receive, such as one of rank {from} to {to} with tag {tag}: give every step its own \
+                "{count} messages have no receive, such as one of rank {from} to {to} with tag {tag}: give every step its own \
                  tag, and a receive for each send"
             )));
         }
-        let waiting = self.awaited.iter().filter(|(_, recvs)| !recvs.is_empty()).map(|(queue, _)| *queue).min();
-        if let Some((from, to, tag)) = waiting {
+        let waiting = self.awaited.iter().filter(|(_, recvs)| !recvs.is_empty()).map(|(queue, _)| *queue);
+        if let Some((from, to, tag)) = waiting.filter(|queue| !sends.contains(queue)).min() {
             return Err(GoalError::Run(format!("rank {to} receives from {from} with tag {tag}, and nothing is sent")));
         }
-        if let Some(rank) = self.any.iter().position(|recvs| !recvs.is_empty()) {
+        let mut any = (0_u32..).zip(&self.any).filter(|(_, recvs)| !recvs.is_empty()).map(|(rank, _)| rank);
+        if let Some(rank) = any.find(|rank| !sent_to.contains(rank)) {
             return Err(GoalError::Run(format!("rank {rank} receives from any rank, and nothing is sent")));
         }
-        Ok(())
+        match never {
+            None => Ok(()),
+            Some((rank, place)) => Err(GoalError::Run(format!(
+                "rank {rank}: its operation {place} (from 0) never starts: it waits for itself, by way of other operations \
+                 or of messages (over {EAGER} bytes a send ends when its receive starts)"
+            ))),
+        }
     }
 }
 

@@ -117,6 +117,25 @@ fn mistakes_are_refused_with_their_line() {
             "rank 1: its operation 0 (from 0) receives 8 bytes, and the message for it, operation 0 of rank 0, has 9",
         ),
         ("num_ranks 2\nrank 0 {\na: calc 1\nb: calc 1\na requires b\nb requires a\n}\n", "waits for itself"),
+        // Nothing waits for itself where the other end of a message is missing.
+        (
+            "num_ranks 2\nrank 1 {\nr: recv 5b from 0 tag 7\na: calc 1\na requires r\n}\n",
+            "rank 1 receives from 0 with tag 7, and nothing is sent",
+        ),
+        (
+            "num_ranks 2\nrank 0 {\ns: send 99999b to 1 tag 7\na: calc 1\na requires s\n}\n",
+            "1 messages have no receive, such as one of rank 0 to 1 with tag 7",
+        ),
+        (
+            "num_ranks 2\nrank 1 {\nr: recv 5b from -1\na: calc 1\na requires r\n}\n",
+            "rank 1 receives from any rank, and nothing is sent",
+        ),
+        // Two sends, each behind the other's receive.
+        (
+            "num_ranks 2\nrank 0 {\nr: recv 5b from 1\ns: send 5b to 1\ns requires r\n}\n\
+             rank 1 {\nr: recv 5b from 0\ns: send 5b to 0\ns requires r\n}\n",
+            "rank 0: its operation 1 (from 0) never starts: it waits for itself",
+        ),
     ] {
         let error = read(text, "t").unwrap().graph().unwrap_err().to_string();
         assert!(error.contains(expected), "`{expected}` of {text:?}: {error}");

@@ -1,5 +1,7 @@
 //! From text.
 
+use std::collections::BTreeSet;
+
 use collcast_sim::collective::Collective;
 use collcast_sim::units::Bytes;
 
@@ -19,12 +21,16 @@ const OTHERS: [&str; 9] = [
     "MICRO",
     "DISTRIBUTED_INFERENCE",
 ];
+/// Keys that no other kind of file has in its first line.
+const KEYS: [&str; 2] = ["model_parallel_NPU_group", "all_gpus"];
 /// Columns of a layer.
 const COLUMNS: usize = 12;
 
-/// Whether a text begins as a workload does.
+/// Whether a text begins as a workload does: with a policy, or with a header's key behind another word.
 pub fn looks_like(text: &str) -> bool {
-    text.split_whitespace().next().is_some_and(|first| POLICIES.contains(&first) || OTHERS.contains(&first))
+    let mut words = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().split_whitespace();
+    let policy = words.next().is_some_and(|first| POLICIES.contains(&first) || OTHERS.contains(&first));
+    policy || words.any(|word| KEYS.contains(&word.trim_end_matches(':')))
 }
 
 /// Reads a workload; `file` is its name for messages. `machine` has the GPUs of the job where the header does not say how many,
@@ -90,8 +96,12 @@ fn header(line: &str, machine: Option<u32>) -> Result<Workload, String> {
     let (mut parts, mut batches) = (Some(1), Some(1));
     let (mut checkpoints, mut initiates) = (Vec::new(), Vec::new());
     let mut notes = Vec::new();
+    let mut seen = BTreeSet::new();
     while let Some(key) = words.next() {
         let key = key.trim_end_matches(':');
+        if !seen.insert(key) {
+            return Err(format!("`{}` is twice in the header: leave one of them out", short(key)));
+        }
         let mut number = |what: &str| -> Result<u64, String> {
             let word = words.next().ok_or_else(|| format!("`{}` has no value", short(what)))?;
             word.parse().map_err(|_| format!("`{}` is `{}`, which is no number", short(what), short(word)))

@@ -19,6 +19,10 @@ fn run(text: &str) -> Run {
 #[test]
 fn one_layer_is_a_computation_and_a_call() {
     assert!(looks_like(MICRO) && looks_like(EXPERTS) && !looks_like("num_ranks 4"));
+    // A header tells a workload without a policy, or with one of another program.
+    assert!(
+        ["", "PIPELINE "].iter().all(|policy| looks_like(&format!("{policy}model_parallel_NPU_group: 8 all_gpus: 8")))
+    );
     let Run { graph, notes } = run(MICRO);
     assert_eq!((graph.ranks.len(), graph.groups.len(), graph.programs.len()), (8, 1, 1));
     let ops = &graph.programs[0].ops;
@@ -120,6 +124,7 @@ fn mistakes_are_refused_with_their_line() {
         ("HYBRID_TRANSFORMER model_parallel_NPU_group: 3 all_gpus: 4\n1\n".to_owned(), "4 GPUs are no multiple of 3"),
         (format!("{head} ep: 5\n1\n"), "2 data parallel ranks are no multiple of 5"),
         (format!("{head} tp: 5\n1\n"), "`tp` is no key"),
+        (format!("{head} ga: 2 ga: 5\n1\n"), "`ga` is twice"),
         (format!("{head} ga: 0\n1\n"), "`ga` is 0: 1 to"),
         (format!("{head}\nx\n"), "t:2: `x` is no number of layers"),
         (format!("{head}\n2\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n"), "2 layers, but 1 follow"),
