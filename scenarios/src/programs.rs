@@ -2,7 +2,7 @@
 //!
 //! `collcast plan --write-scenario` writes one, so that every strategy that a plan knows is a scenario to change and to run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use collcast_sim::collective::Collective;
@@ -39,7 +39,7 @@ impl Communicator {
         (within < self.within).then_some(place / self.block() * self.within + within)
     }
 
-    fn groups(&self) -> impl Iterator<Item = Vec<Rank>> + '_ {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = Vec<Rank>> + '_ {
         let blocks = (self.ranks.1 - self.ranks.0) / self.block();
         let within = move |block: u32| (0..self.within).map(move |i| self.ranks.0 + block * self.block() + i);
         (0..blocks)
@@ -203,6 +203,11 @@ impl Programs {
                 (spec.program, spec.groups) = (graph.programs.len() - 1, used.iter().filter_map(group).collect());
             }
         }
+        // What nobody makes a call on is no group of the step.
+        let used: BTreeSet<usize> = graph.ranks.iter().flat_map(|rank| rank.groups.iter().copied()).collect();
+        let number: BTreeMap<usize, usize> = used.iter().copied().zip(0..).collect();
+        graph.groups = used.into_iter().map(|group| std::mem::take(&mut graph.groups[group])).collect();
+        graph.ranks.iter_mut().flat_map(|rank| &mut rank.groups).for_each(|group| *group = number[group]);
         graph
     }
 

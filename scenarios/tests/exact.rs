@@ -232,6 +232,40 @@ fn stragglers_and_jitter() {
     assert_ne!(a, b);
 }
 
+/// Goal: a turn waits for what it names, and a name that no earlier turn has is refused at its place: a misspelt one, its own, a
+/// later one. A block that runs again waits for its last time.
+#[test]
+fn turns_wait_for_earlier_ones() {
+    let text = |turns: &str| {
+        format!(
+            "schema = \"collcast/scenario/1\"\nname = \"t\"\nmachine = {{ topology = \"h200x4\" }}\n[[communicators]]\nname = \"c\"\n\
+             size = 4\nranks = [0, 3]\n[[communicators]]\nname = \"unused\"\nsize = 2\nranks = [0, 3]\n[[blocks]]\nname = \"b\"\n\
+             turns = [{{ name = \"in it\", time = \"1 ms\", id = \"in it\", after = [\"in it\"] }}]\n[[programs]]\nranks = [0, 3]\nturns = [\n\
+             {{ name = \"g\", call = \"all_gather\", on = \"c\", size = \"1 GiB\", hidden = true, id = \"g\" }},\n{turns}]\n"
+        )
+    };
+    let kernel = |after: &str| text(&format!("{{ name = \"k\", time = \"1 ms\", id = \"k\", after = [\"{after}\"] }}"));
+    let machine = Machine::new("h200x4", None);
+    let graph = machine.graph(&read(&kernel("g")));
+    // Nobody makes a call on the other communicator.
+    assert_eq!((graph.groups.len(), &graph.programs[0].ops[1].after), (1, &vec![0]));
+    let refused = |text: &str, parts: &[&str]| {
+        let error = collcast_scenarios::file::read(text, "test.toml").unwrap_err().render();
+        assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
+    };
+    refused(&kernel("typo"), &["no turn before `k` has the id `typo`", "test.toml:19", "known: g, k"]);
+    refused(&kernel("k"), &["no turn before `k` has the id `k`", "turns run in order"]);
+    let later = "{ name = \"k\", time = \"1 ms\", after = [\"l\"] }, { name = \"l\", time = \"1 ms\", id = \"l\" }";
+    refused(&text(later), &["no turn before `k` has the id `l`", "turns run in order"]);
+    let block = |times: u32| text(&format!("{{ name = \"b\", block = \"b\", times = {times} }}"));
+    assert_eq!(machine.graph(&read(&block(2))).programs[0].ops.len(), 3);
+    refused(&block(1), &["no turn before `in it` has the id `in it`", "test.toml:14"]);
+    // A call, and a message, of some ranks of a group alone.
+    let half = kernel("g").replace("[[programs]]\nranks = [0, 3]", "[[programs]]\nranks = [0, 1]")
+        + "[[programs]]\nranks = [2, 3]\nturns = [{ name = \"k\", time = \"1 ms\" }]\n";
+    refused(&half, &["`c` joins ranks 0 and 2: rank 0 makes calls on it, and rank 2 none", "test.toml:5"]);
+}
+
 /// Goal: mistakes are shown at their place, with a way out.
 #[test]
 fn bad_scenarios_are_refused_with_their_place() {

@@ -137,7 +137,9 @@ impl Reader {
         for (members, ranks) in &told {
             let (name, listed) = name(members);
             if let Some(missing) = listed.iter().find(|&rank| !ranks.contains(rank)) {
-                let reason = format!("rank {missing} is in it and makes no call there; rank {} does", ranks[0]);
+                let call = self.call(ranks[0], members);
+                let reason =
+                    format!("rank {missing} is in it and makes no call there; rank {} does, `{call}`", ranks[0]);
                 return Err(bad(&name, reason));
             }
             let ranks = if listed.is_empty() { ranks.clone() } else { listed };
@@ -174,6 +176,18 @@ impl Reader {
         }
         Ok(Recorded { graph, warnings: self.unused.sentence().into_iter().collect() })
     }
+
+    /// The name of a rank's first call in a group.
+    fn call(&self, rank: u32, members: &Members) -> &str {
+        let own = self.groups[rank as usize].iter().position(|own| own == members);
+        let in_it = |what: &What| match what {
+            What::Collective(call) => Some(call.group) == own,
+            What::Send { group, .. } | What::Recv { group, .. } => Some(*group) == own,
+            _ => false,
+        };
+        let ops = &self.programs[self.ranks[rank as usize]].0.ops;
+        ops.iter().find(|op| in_it(&op.what)).map_or("", |op| &*op.label)
+    }
 }
 
 /// Whether operations of all ranks that differ are as many as a step may have.
@@ -185,7 +199,11 @@ fn at_most(ops: usize, file: &str) -> Result<(), ChakraError> {
 /// A group's name, and its ranks where they are known.
 fn name(members: &Members) -> (String, Vec<u32>) {
     match members {
-        Members::Named(name, ranks) => (name.clone(), ranks.as_deref().unwrap_or_default().to_vec()),
+        // That of all ranks has no name in traces.
+        Members::Named(name, ranks) => {
+            let name = if name.is_empty() { "all ranks" } else { name };
+            (name.to_owned(), ranks.as_deref().unwrap_or_default().to_vec())
+        }
         Members::Pair(low, high, tag) => (format!("messages of ranks {low} and {high}, tag {tag}"), vec![*low, *high]),
     }
 }

@@ -337,13 +337,17 @@ fn contradictions_are_refused() {
     let comp = |id, deps: &[u64]| node(id, node_type::COMP, deps, &[]);
     let send =
         |to: i64| node(1, node_type::COMM_SEND, &[], &[("comm_dst", Value::Int64(to)), ("comm_size", Value::Int64(8))]);
-    let cases: [(Vec<Vec<u8>>, &str); 9] = [
+    let cases: [(Vec<Vec<u8>>, &str); 10] = [
         (vec![file(&[comp(1, &[2]), comp(2, &[1])])], "waits for itself"),
         (vec![file(&[comp(1, &[]), comp(1, &[])])], "has the id 1 too"),
         (vec![file(&[node(1, node_type::COMM_COLL, &[], &[])])], "no `comm_type`"),
         (vec![file(&[collective(1, &[], "0", -1)])], "`comm_size` is -1"),
         (vec![file(&[send(0)])], "`comm_dst` is 0"),
-        (vec![file(&[send(1)]), file(&[])], "rank 1 is in it and makes no call there"),
+        (vec![file(&[send(1)]), file(&[])], "rank 1 is in it and makes no call there; rank 0 does, `"),
+        (
+            vec![file(&[collective(1, &[], "", 8)]), file(&[])],
+            "group `all ranks`: rank 1 is in it and makes no call there; rank 0 does, `",
+        ),
         (vec![file(&[collective(1, &[], "5", 8)]), file(&[])], "rank 0 alone names it"),
         (vec![Vec::new()], "the file is empty"),
         (vec![vec![0xff; 12]], "its length is no number"),

@@ -1,6 +1,9 @@
 //! Reads what ranks do turn by turn, where a scenario says so in place of layers.
 
+use std::collections::BTreeSet;
+
 use collcast_sim::collective::Collective;
+use collcast_sim::ids::Rank;
 use collcast_topologies::error::TopologiesError;
 
 use super::{MAX_GROUP, MAX_OPERATIONS, MAX_RANKS, Reader};
@@ -9,6 +12,8 @@ use crate::raw::{RawCommunicator, RawFile, RawTurn, Text};
 
 /// Part of the memory's rate that kernels need where nothing says: that of large matrix products, about.
 const MEMORY: f64 = 0.5;
+/// Ids that an error lists.
+const IDS_SHOWN: usize = 20;
 
 impl Reader<'_> {
     /// The programs of a file, if it has some.
@@ -48,6 +53,8 @@ impl Reader<'_> {
             }
             programs.programs.push(((first, last), turns));
         }
+        self.in_order(raw, &programs)?;
+        self.joined(raw, &programs)?;
         let operations = programs.operations();
         if operations > MAX_OPERATIONS {
             let message = format!("the programs have {operations} operations");
@@ -55,6 +62,66 @@ impl Reader<'_> {
             return Err(TopologiesError::TooLarge(error));
         }
         Ok(Some(programs))
+    }
+
+    /// Refuses a turn that comes `after` one which its program never runs before it. A block that runs again has its own ids then.
+    fn in_order(&self, raw: &RawFile, programs: &Programs) -> Result<(), TopologiesError> {
+        for (program, (_, turns)) in raw.programs.iter().zip(&programs.programs) {
+            // What waits, and what is known then.
+            let (mut waits, mut found, mut known) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+            let mut wait = |turn: &'_ RawTurn, known: &BTreeSet<&String>| {
+                for id in &turn.after {
+                    waits.push((turn.name.get_ref().clone(), id.clone()));
+                    found.extend(known.contains(id.get_ref()).then(|| id.span().start));
+                }
+            };
+            for (written, turn) in program.turns.iter().zip(turns) {
+                wait(written, &known);
+                if let Does::Block(block, times) = turn.does {
+                    for turn in (0..times.min(2)).flat_map(|_| &raw.blocks[block].turns) {
+                        wait(turn, &known);
+                        known.extend(&turn.id);
+                    }
+                }
+                known.extend(&written.id);
+            }
+            if let Some((name, id)) = waits.into_iter().find(|(_, id)| !found.contains(&id.span().start)) {
+                let message = format!("no turn before `{name}` has the id `{}`", id.get_ref());
+                let hint = match known.remove(id.get_ref()) {
+                    true => "the turn with this id is not before it: turns run in order".to_owned(),
+                    false if known.is_empty() => "give an earlier turn this id".to_owned(),
+                    false => {
+                        let known: Vec<&str> = known.into_iter().map(String::as_str).take(IDS_SHOWN).collect();
+                        format!("known: {}", known.join(", "))
+                    }
+                };
+                return Err(self.bad(id.span(), message, "an id of an earlier turn", &hint));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a communicator of which one rank makes calls and another in its group none.
+    fn joined(&self, raw: &RawFile, programs: &Programs) -> Result<(), TopologiesError> {
+        let used: Vec<BTreeSet<usize>> = programs.programs.iter().map(|(_, turns)| used(programs, turns)).collect();
+        for (at, (of, written)) in programs.communicators.iter().zip(&raw.communicators).enumerate() {
+            let calls = |rank: Rank| {
+                let program = programs.programs.partition_point(|((_, last), _)| *last < rank.0);
+                used.get(program).is_some_and(|used| used.contains(&at))
+            };
+            for group in of.groups() {
+                let (some, none): (Vec<Rank>, Vec<Rank>) = group.into_iter().partition(|rank| calls(*rank));
+                if let (Some(with), Some(without)) = (some.first(), none.first()) {
+                    let name = written.name.get_ref();
+                    let message = format!(
+                        "`{name}` joins ranks {with} and {without}: rank {with} makes calls on it, and rank {without} none"
+                    );
+                    let hint = "give the programs of all its ranks the same calls, and both ends of a message";
+                    return Err(self.bad(written.name.span(), message, "this communicator", hint));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn communicator(&self, raw: &RawCommunicator) -> Result<Communicator, TopologiesError> {
@@ -129,22 +196,18 @@ impl Reader<'_> {
     }
 }
 
+/// The communicators that turns use.
+fn used(programs: &Programs, turns: &[Turn]) -> BTreeSet<usize> {
+    let of = |turn: &Turn| match turn.does {
+        Does::Call(_, of, _) | Does::Send(of, _) | Does::Recv(of, _) => BTreeSet::from([of]),
+        Does::Block(block, _) => used(programs, &programs.blocks[block].1),
+        Does::Kernels(..) => BTreeSet::new(),
+    };
+    turns.iter().flat_map(of).collect()
+}
+
 /// A rank of a program that is in no group of a communicator which its turns have, if there is one.
 fn outside<'p>(programs: &'p Programs, turns: &[Turn], (first, last): (u32, u32)) -> Option<(u32, &'p Communicator)> {
-    let used = |turn: &Turn| match turn.does {
-        Does::Call(_, of, _) | Does::Send(of, _) | Does::Recv(of, _) => vec![of],
-        Does::Block(block, _) => {
-            let of = |turn: &Turn| match turn.does {
-                Does::Call(_, of, _) | Does::Send(of, _) | Does::Recv(of, _) => Some(of),
-                Does::Kernels(..) | Does::Block(..) => None,
-            };
-            programs.blocks[block].1.iter().filter_map(of).collect()
-        }
-        Does::Kernels(..) => Vec::new(),
-    };
-    let mut all: Vec<usize> = turns.iter().flat_map(used).collect();
-    all.sort_unstable();
-    all.dedup();
-    let of = all.into_iter().map(|of| &programs.communicators[of]);
+    let of = used(programs, turns).into_iter().map(|of| &programs.communicators[of]);
     of.flat_map(|of| (first..=last).map(move |rank| (rank, of))).find(|(rank, of)| of.group_of(*rank).is_none())
 }

@@ -184,7 +184,11 @@ impl Writing<'_> {
         for micro_batch in 0..self.training.parallel.micro_batches() {
             let id = |index: usize| format!("{micro_batch}.{index}");
             sums.clear();
+            // By item: what comes after it waits for these. An item without a turn is no more than what it waits for.
+            let mut ends: Vec<Vec<String>> = Vec::new();
             for (index, item) in items.iter().enumerate() {
+                let after: BTreeSet<String> = item.after.iter().flat_map(|&before| ends[before].clone()).collect();
+                let after: Vec<String> = after.into_iter().collect();
                 let mut turn = match (&item.what, passes.iter().find(|pass| pass.0 == index)) {
                     (What::Call(call), _) => Turn { hidden: true, ..self.call(call) },
                     (_, Some(&(_, part, forward))) => self.pass(part, forward, 1)?,
@@ -192,9 +196,13 @@ impl Writing<'_> {
                         let time = SimDuration::from_us(item.seconds * 1e6);
                         Turn::new("copies of the framework", Does::Kernels(time, 1, 1.0))
                     }
-                    _ => continue,
+                    _ => {
+                        ends.push(after);
+                        continue;
+                    }
                 };
-                turn.after = item.after.iter().map(|&before| id(before)).collect();
+                turn.after = after;
+                ends.push(vec![id(index)]);
                 turn.id = named.contains(&index).then(|| id(index));
                 if matches!(item.what, What::Call(_)) {
                     turn.id = Some(id(index));
