@@ -278,7 +278,36 @@ fn checkpoints_that_storage_cannot_take_are_refused() {
     let (code, _, err) = run(&["--storage", "1GB/s", "--checkpoint-every", "1min"]);
     assert!(code == 2 && err.contains("cannot be taken every 1.0 min") && err.contains("at least"), "{code} {err}");
     let (code, _, err) = run(&["--storage", "1kB/s"]);
-    assert!(code == 2 && err.contains("hardly proceed"), "{code} {err}");
+    assert!(code == 2 && err.contains("hardly proceed") && err.contains("a save every "), "{code} {err}");
+    assert!(err.contains(" days, a failure every ") && err.contains("give --storage"), "{err}");
+    // What is short is told in seconds, and a restart is no fault of checkpoints.
+    let (code, _, err) = run(&["--checkpoint-every", "1s"]);
+    assert!(code == 2 && err.contains("cannot be taken every 1.0 s"), "{code} {err}");
+    let large = ["plan", "llama3-8b", "--layout", "tp=4", "--tokens", "1T", "--global-batch", "256", "--gpus", "1024"];
+    let (code, _, err) = collcast(&[&large[..], &["--restart", "1000h"]].concat());
+    let says = ["hardly proceed: a restart takes 41.7 days, a failure every 49.5 h", "give a shorter --restart"];
+    assert!(code == 2 && says.iter().all(|part| err.contains(part)), "{code} {err}");
+}
+
+/// Goal: what costs nothing is the cheapest, and what costs more is told by its cost and not by times of nothing.
+#[test]
+fn what_is_free_is_the_cheapest() {
+    let flags = ["plan", "llama3-8b", "--on", "dgx-h100", "--on", "dgx-b200", "--gpus", "64", "--tokens", "1T"];
+    let more = ["--price", "dgx-h100=0,dgx-b200=4", "--layout", "tp=2", "--global-batch", "256"];
+    let (code, _, err) = collcast(&[&flags[..], &more].concat());
+    assert!(
+        code == 0 && err.contains("cheapest is 64 GPUs of dgx-h100 (0, 0 to 0); 64 GPUs of dgx-b200 costs "),
+        "{err}"
+    );
+    assert!(!err.contains("inf"), "{err}");
+}
+
+/// Goal: a part of a step that is not there is 0, and not -0.
+#[test]
+fn what_is_not_there_is_nought() {
+    let flags = ["plan", "llama3-8b", "--gpus", "1", "--layout", "tp=1", "--global-batch", "4", "--format", "json"];
+    let (_, out, err) = collcast(&flags);
+    assert!(out.contains("\"exposed_percent\": 0.0") && !out.contains("-0.0"), "{out}{err}");
 }
 
 /// Goal: a file of rates counts the machine's own hosts and NICs; what is not said is told as assumed, and no more.
@@ -498,6 +527,10 @@ fn a_request_may_be_a_file() {
     refused(&head.replace("model = \"llama3-8b\"\n", ""), &["no model is named"]);
     refused(&format!("{head}{}", "[[options]]\n".repeat(300)), &["options; at most 200"]);
     refused(&format!("{head}[options"), &["cannot be read as TOML"]);
+    let named =
+        |second: &str| format!("{head}tokens = \"1T\"\n[[options]]\nname = \"a\"\nprice = 2\n[[options]]\n{second}");
+    refused(&named("name = \"a\"\nprice = 3"), &["two options are called `a`", "options.toml:11"]);
+    refused(&named("name = \"b\""), &["there is no price of option `b`", "give each option a `price`"]);
 }
 
 /// Goal: a timeline is the step that the plan forecasts: it ends when the step does, each pass is in it once, none overlaps.
@@ -828,13 +861,21 @@ fn a_plan_is_a_scenario() {
         let ran = simulated["rows"][0]["step_ms"].as_f64().unwrap();
         assert!((ran / step - 1.0).abs() < 0.08, "{layout}: {ran} ms for {step} planned");
     }
-    let (code, _, err) =
-        collcast(&["plan", "llama3-8b", "--gpus", "16", "--layout", "pp=2,schedule=zb", "--write-scenario", &path]);
-    assert!(code == 2 && err.contains("a scenario cannot say"), "{err}");
+    for (layout, says) in [("pp=2,schedule=zb", "a scenario cannot say"), ("offload=16", "copies to host memory")] {
+        let (code, _, err) =
+            collcast(&["plan", "llama3-8b", "--gpus", "16", "--layout", layout, "--write-scenario", &path]);
+        assert!(code == 2 && err.contains(says), "{layout}: {err}");
+    }
+    // Hosts are slower than small kernels of many experts, which a scenario does not say.
+    let waits = ["plan", "qwen3-30b-a3b", "--gpus", "16", "--layout", "ep=1", "--global-batch", "16"];
+    let other = folder.join("waits.toml").display().to_string();
+    let (_, _, err) = collcast(&[&waits[..], &["--write-scenario", &other]].concat());
+    assert!(err.contains("warning: scenario: it leaves out ") && err.contains("GPUs wait for the host"), "{err}");
     let text = std::fs::read_to_string(&path).unwrap();
     for (from, to, says) in [
         ("on = \"tensor\"", "on = \"tnsor\"", "did you mean `tensor`?"),
         ("[[programs]]\nranks = [0,", "[[programs]]\nranks = [1,", "rank 0 is the next"),
+        ("after = [\"", "after = [\"no ", "has the id `no "),
         ("call = \"all_gather\", on", "send = \"8 B\", call = \"all_gather\", on", "several things"),
     ] {
         std::fs::write(&path, text.replacen(from, to, 1)).unwrap();

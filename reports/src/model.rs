@@ -299,9 +299,9 @@ impl Column {
 }
 
 impl Cell {
-    /// A number shown with `digits` after the point.
+    /// A number shown with `digits` after the point. The sum of no numbers is -0.0, which nobody has a use for.
     pub fn float(value: f64, digits: usize) -> Self {
-        Self::Float { value, digits }
+        Self::Float { value: value + 0.0, digits }
     }
 
     /// As shown to people: floats rounded, what is missing as `-`.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use collcast::plan::fields::{Layer, requests};
-use collcast::plan::{self, Choice, Request, Sites, file, scenario, timeline};
+use collcast::plan::{self, Choice, Request, Sites, file, left_out, scenario, timeline};
 use collcast::shard::{Parts, question};
 use collcast::views::without_empty;
 use collcast::{Error, SiteSpec};
@@ -245,6 +245,9 @@ pub(super) fn answer(args: &Args, merged: Option<&Parts>) -> Result<Code, Error>
     if let Some(path) = &args.write_scenario {
         write(Some(path), scenario(one, &outcome)?.as_bytes())?;
         say!("note: scenario in {}; `collcast simulate` runs it", path.display());
+        if let Some(less) = left_out(&outcome) {
+            say!("warning: scenario: {less}");
+        }
     }
     args.page.write(|| outcome.report())?;
     let mut report = outcome.report();

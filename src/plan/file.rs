@@ -71,7 +71,7 @@ macro_rules! tables {
 
 tables! {
     RawFile { schema: Spanned<String>, options: Option<Vec<RawOption>> };
-    RawOption { name: Option<String> }
+    RawOption { name: Option<Spanned<String>> }
     => {
         model "model",
         gpu "gpu",
@@ -164,7 +164,25 @@ pub fn read(text: &str, file: &str) -> Result<Vec<Layer>, TopologiesError> {
     let base = raw.layer(None, source)?;
     match &raw.options {
         Some(options) if !options.is_empty() => {
-            options.iter().map(|option| Ok(base.under(&option.layer(option.name.clone(), source)?))).collect()
+            let mut names: Vec<&String> = Vec::new();
+            let mut layers = Vec::new();
+            for option in options {
+                if let Some(name) = &option.name {
+                    if names.contains(&name.get_ref()) {
+                        let message = format!("two options are called `{}`", name.get_ref());
+                        return Err(TopologiesError::Value(source.at(
+                            name.span(),
+                            message,
+                            "the second one",
+                            "rename one",
+                        )));
+                    }
+                    names.push(name.get_ref());
+                }
+                let name = option.name.as_ref().map(|name| name.get_ref().clone());
+                layers.push(base.under(&option.layer(name, source)?));
+            }
+            Ok(layers)
         }
         _ => Ok(vec![base]),
     }

@@ -22,7 +22,7 @@ pub(crate) use options::{each_once, told};
 pub use outcome::{Goodput, Layout, Outcome, Variation, Whole, of_gpus};
 use planning::Planning;
 pub use request::{Request, Upkeep};
-pub use timeline::{scenario, timeline};
+pub use timeline::{left_out, scenario, timeline};
 
 /// Plans.
 ///

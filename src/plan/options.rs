@@ -259,14 +259,15 @@ fn of_one_question(requests: &[Request]) -> Result<(), Error> {
             "give --tokens once: days and costs are compared of the same run",
         ));
     }
-    let without: Vec<&str> = requests.iter().filter(|r| r.price.is_none()).map(Request::machine).collect();
-    match without.first() {
-        Some(machine) if without.len() < requests.len() => Err(Error::usage(
-            format!("there is no price of `{machine}`, and others have one"),
-            "give one for each machine, as in --price dgx-h100=2.5,dgx-b200=4",
-        )),
-        _ => Ok(()),
-    }
+    let mut without = requests.iter().filter(|request| request.price.is_none());
+    let (Some(first), true) = (without.next(), requests.iter().any(|request| request.price.is_some())) else {
+        return Ok(());
+    };
+    let (what, way) = match &first.name {
+        Some(name) => (format!("option `{name}`"), "give each option a `price`"),
+        None => (format!("`{}`", first.machine()), "give one for each machine, as in --price dgx-h100=2.5,dgx-b200=4"),
+    };
+    Err(Error::usage(format!("there is no price of {what}, and others have one"), way))
 }
 
 /// Sets what an option is beside the others.

@@ -727,7 +727,7 @@ fn failed(error: training::TrainingError) -> Error {
         }
         training::TrainingError::NotWritten(_) => Error::usage(
             error.to_string(),
-            "write a layout with 1F1B, interleaved 1F1B or GPipe, such as --layout pp=4,vpp=2",
+            "write a layout with 1F1B, interleaved 1F1B or GPipe and without offload, such as --layout pp=4,vpp=2",
         ),
         training::TrainingError::Passes(_) => {
             Error::usage(error.to_string(), "raise dp or mbs, or lower the global batch")

@@ -74,6 +74,16 @@ fn fleet(request: &Request, topology: &Topology) -> Fleet {
     Fleet { gpus: request.gpus, hosts, nics: hosts * count(|host| host.nics.len()) }
 }
 
+/// A time in the unit that people say it in.
+fn long(seconds: f64) -> String {
+    match seconds {
+        days if days >= 4.0 * 86_400.0 => format!("{:.1} days", days / 86_400.0),
+        hours if hours >= 2.0 * 3600.0 => format!("{:.1} h", hours / 3600.0),
+        minutes if minutes >= 60.0 => format!("{:.1} min", minutes / 60.0),
+        seconds => format!("{seconds:.1} s"),
+    }
+}
+
 /// The run that a layout makes of so many tokens a step, with a checkpoint of so many bytes; and what was assumed.
 pub(super) fn whole(
     request: &Request,
@@ -106,20 +116,27 @@ pub(super) fn whole(
     let least = (durable - stall).max(best.step.seconds);
     let wanted = upkeep.checkpoint_every.unwrap_or_else(|| job.optimal());
     if wanted < least && upkeep.checkpoint_every.is_some() {
-        let (minutes, least) = (wanted / 60.0, (least / 60.0).ceil());
-        let message = format!("a checkpoint cannot be taken every {minutes:.1} min: a save or a step takes longer");
+        let (every, least) = (long(wanted), (least / 60.0).ceil());
+        let message = format!("a checkpoint cannot be taken every {every}: a save or a step takes longer");
         return Err(Error::usage(message, format!("take at least --checkpoint-every {least}min, or more --storage")));
     }
     let interval = wanted.max(least);
     if job.exact(interval) < HOPELESS {
-        let [days, hours] = [interval / 86_400.0, job.mtbf / 3600.0];
-        let message =
-            format!("the run would hardly proceed: a save every {days:.1} days, a failure every {hours:.1} h");
-        let way = match upkeep.checkpoint_every {
-            Some(_) => "give a shorter --checkpoint-every, or leave it out for the optimum",
-            None => "give --storage that takes checkpoints faster, or fewer failures",
+        let (what, way) = match upkeep.checkpoint_every {
+            _ if job.restart >= job.mtbf => {
+                (format!("a restart takes {}", long(job.restart)), "give a shorter --restart, or fewer failures")
+            }
+            Some(_) => {
+                let way = "give a shorter --checkpoint-every, or leave it out for the optimum";
+                (format!("a save every {}", long(interval)), way)
+            }
+            None => {
+                let way = "give --storage that takes checkpoints faster, or fewer failures";
+                (format!("a save every {}", long(interval)), way)
+            }
         };
-        return Err(Error::usage(message, way));
+        let failure = long(job.mtbf);
+        return Err(Error::usage(format!("the run would hardly proceed: {what}, a failure every {failure}"), way));
     }
     let run = WholeRun {
         job,

@@ -50,16 +50,31 @@ pub fn scenario(request: &Request, outcome: &Outcome) -> Result<String, Error> {
     let list = |names: &[String]| names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
     Ok(format!(
         "# A step as `collcast plan` forecasts it: {:.6} s with its bubble, exposed calls and optimizer. Kernels have its times, by their\n\
-         # shapes on this kind of GPU; the time of hosts to issue them is left out.\n\
+         # shapes on this kind of GPU. The time of hosts to issue them is left out: GPUs wait {:.6} s for it.\n\
          schema = \"collcast/scenario/1\"\nname = {:?}\ndescription = {:?}\n\n\
          [machine]\ntopology = {machine:?}\nnodes = {}\nprofile = [{}]\n{}",
         best.step.seconds,
+        best.step.issued,
         format!("{model} {}", best.text),
         format!("{model} on {} of {machine}, {}", of_gpus(outcome.gpus), best.text),
         outcome.gpus.div_ceil(calls.host()),
         list(&request.site.profiles),
         programs.text()
     ))
+}
+
+/// What [`scenario`] leaves out, where it is enough to matter.
+pub fn left_out(outcome: &Outcome) -> Option<String> {
+    /// Part of a step from which on it is said.
+    const WORTH: f64 = 0.02;
+    let step = &outcome.layouts.first()?.step;
+    (step.issued > WORTH * step.seconds).then(|| {
+        format!(
+            "it leaves out {:.3} s of the step ({:.0}%) in which GPUs wait for the host that issues kernels",
+            step.issued,
+            100.0 * step.issued / step.seconds
+        )
+    })
 }
 
 /// The track of what a stage does, and what it is called.

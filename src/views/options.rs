@@ -185,7 +185,12 @@ impl Options {
             text += &format!(" and cannot be told from {}", names.join(", "));
         }
         if let Some((next, times)) = pick.next {
-            text += &format!("; {} takes {times:.2} times the {measure}", self.options[next].name);
+            let name = &self.options[next].name;
+            // What costs nothing costs no number of times as much.
+            text += &match of(&self.options[next]) {
+                Some([_, middle, _]) if times.is_infinite() => format!("; {name} costs {}", rounded(middle)),
+                _ => format!("; {name} takes {times:.2} times the {measure}"),
+            };
         }
         text
     }

@@ -24,7 +24,7 @@ pub enum TrainingError {
     /// A copy that the machine cannot do.
     #[error(transparent)]
     Transfer(#[from] TransferError),
-    /// An order of passes that a scenario's programs cannot say.
+    /// An order of passes, or copies, that a scenario's programs cannot say.
     #[error("a scenario cannot say {0}")]
     NotWritten(&'static str),
     /// More passes than are simulated.

@@ -245,7 +245,8 @@ impl Listed {
         let ran = self.ran();
         let mut spent = Spent { seconds: ran.end(), slowed: ran.slowed, ..Spent::default() };
         ran.calls(&self.items).for_each(|(call, exposed)| spent.exposed[call.kind as usize] += exposed);
-        spent.kernels = self.items.iter().filter(|i| matches!(i.what, What::Kernels)).map(|i| i.seconds).sum();
+        spent.kernels =
+            self.items.iter().filter(|i| matches!(i.what, What::Kernels)).map(|i| i.seconds).sum::<f64>() + 0.0;
         let all: f64 = ran.calls(&self.items).map(|(call, _)| call.cost.seconds).sum();
         let exposed: f64 = spent.exposed.iter().sum();
         // What a call is off by, others of its name and size are.

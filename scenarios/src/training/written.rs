@@ -313,6 +313,9 @@ pub fn written(training: &Training<'_>, known: &Known) -> Result<Programs, Train
     if software.execution.pairs(parallel) {
         return Err(TrainingError::NotWritten("passes beside each other"));
     }
+    if parallel.offload > 0 {
+        return Err(TrainingError::NotWritten("copies to host memory (offload)"));
+    }
     let timed = training.known(&known.passes, &|timer, pieces, weights| timer.pieces(pieces, weights), None)?;
     let (timer, parts) = (training.timer(timed.0), training.parts());
     let mut writing = Writing {
