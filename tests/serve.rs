@@ -517,6 +517,7 @@ fn slips_are_refused() {
         ("llama3-70b --rate 1e9", "at most"),
         ("llama3-70b --input 4000000", "blocks of cache"),
         ("llama3-70b --slo fast", "ttft=1s,tpot=50ms"),
+        ("llama3-70b --slo ttft=1ms,ttft=2s", "ttft is there twice"),
         ("llama3-70b --chunk 0", "1 or more"),
         ("llama3-70b --precision fp4", "no tensor cores"),
         ("llama3-70b --trace Cargo.toml", "Cargo.toml: line 1"),
@@ -537,6 +538,15 @@ fn slips_are_refused() {
         assert_eq!(code, 2, "{args:?}: {text}");
         assert!(text.contains(says), "{args:?}: {text}");
     }
+}
+
+/// Goal: a verdict says the objectives that were given.
+#[test]
+fn objectives_are_said_as_they_are() {
+    let args =
+        ["serve", "llama3-8b", "--aggregated", "1x1", "--duration", "20s", "--slo", "ttft=1s@p99.9,tpot=7.5ms@p50"];
+    let (_, _, err) = collcast(&args);
+    assert!(err.contains(" met TTFT 1000 ms at p99.9 and TPOT 7.5 ms at p50"), "{err}");
 }
 
 /// Goal: a time over which requests arrive is in seconds where it has no unit, as elsewhere; what is no time is refused.

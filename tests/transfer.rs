@@ -274,6 +274,15 @@ fn slips_are_refused() {
         (vec!["--from", "gpu:0", "--to", "cpu:0", "-s", "1G"], "there is no `cpu`"),
         (vec!["--from", "gpu:0-3", "--to", "gpu:8-9", "-s", "1G"], "4 places send to 2"),
         (vec!["--from", "gpu:0", "--to", "gpu:1", "-s", "0"], "0 bytes"),
+        (
+            vec!["--from", "gpu:0", "--to", "gpu:1", "-s", "1G", "--block", "0"],
+            "--block 0: a piece has 1 or more bytes",
+        ),
+        (
+            vec!["--from", "gpu:0", "--to", "gpu:1", "-s", "1G", "--env", "NCCL_ALGO=Ring"],
+            "a transfer has no collective",
+        ),
+        (vec!["--break-even", "llama3-8b", "--drives", "0"], "give --drives 1 or more"),
         (vec!["--from", "disk:0", "--to", "gpu:8", "-s", "1G"], "no way leads"),
         (vec!["--from", "gpu:0", "--to", "gpu:8", "-s", "1G", "--path", "nvlink"], "these do: rdma rdma-staged tcp"),
         (vec!["--from", "store:0", "--to", "disk:0", "-s", "1G"], "no way leads"),
@@ -316,8 +325,24 @@ fn break_even_names_a_way_out_of_its_own() {
         let way_out = "take --precision fp8, another --tensor, or a machine with more GPUs in an NVLink domain";
         assert!(code == 2 && err.contains(says) && err.contains(way_out), "{tensor}: {err}");
     }
+    // What fits on a host needs no lower precision.
+    let (code, _, err) = collcast(&["transfer", "--break-even", "llama3-70b", "--tensor", "16"]);
+    assert!(code == 2 && err.contains("span hosts of 8") && err.contains("take another --tensor"), "{err}");
     let (code, _, err) = on(&["200032"]);
     assert!(code == 2 && err.contains("ask for fewer GPUs"), "{err}");
     let (code, out, err) = on(&["16", "gb200-nvl72"]);
     assert!(code == 0 && out.contains("on 16 GPUs of gb200-nvl72"), "{out}{err}");
+}
+
+/// Goal: NCCL's variables change the collectives by which a cache is computed again.
+#[test]
+fn break_even_has_the_variables_of_nccl() {
+    let recompute = |env: &[&str]| {
+        let (code, out, err) =
+            collcast(&[&["transfer", "--break-even", "llama3-70b", "--format", "json"], env].concat());
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str::<serde_json::Value>(&out).unwrap()["rows"][0]["recompute_ms"].as_f64().unwrap()
+    };
+    let [plain, slow] = [&[][..], &["--env", "NCCL_ALGO=Ring", "--env", "NCCL_PROTO=Simple"]].map(recompute);
+    assert!(slow > 1.1 * plain, "{plain} {slow}");
 }

@@ -258,6 +258,7 @@ fn prefixes(text: &str) -> Result<Prefixes, Error> {
 /// `ttft=1s@p99,tpot=50ms`; what is left out always holds, and 90% of the requests have to meet what has no percentile.
 fn objective(text: &str) -> Result<Objective, Error> {
     let mut objective = Objective::new(f64::INFINITY, f64::INFINITY);
+    let mut given = [false; 2];
     for part in text.split(',') {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
         let (limit, percentile) = value.split_once('@').unwrap_or((value, ""));
@@ -269,6 +270,9 @@ fn objective(text: &str) -> Result<Objective, Error> {
                 return Err(Error::usage(message, "write it as ttft=1s,tpot=50ms, or ttft=1s@p99 for 99% of requests"));
             }
         };
+        if std::mem::replace(&mut given[which], true) {
+            return Err(Error::usage(format!("--slo: {name} is there twice"), "leave one of them out"));
+        }
         let limit = time(flag, limit)?;
         *[&mut objective.ttft, &mut objective.tpot][which] = limit;
         if !percentile.is_empty() {

@@ -8,7 +8,7 @@ use collcast::{Error, SiteSpec};
 
 use super::call::Code;
 use super::output::{OutputArgs, PageArgs};
-use super::selectors::{Named, profile_folders};
+use super::selectors::{Named, NcclArgs, profile_folders};
 use super::serve::precision;
 
 #[derive(clap::Args, Debug)]
@@ -80,6 +80,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "bf16", requires = "break_even", help_heading = "Break-even")]
     precision: String,
     #[command(flatten)]
+    nccl: NcclArgs,
+    #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
     page: PageArgs,
@@ -89,13 +91,17 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     if args.break_even.is_none() {
         given.without(&["--tensor", "--precision"], "a transfer has no model", "leave it out, or give --break-even")?;
     }
-    let site = SiteSpec {
+    if args.break_even.is_none() && args.beside.is_none() {
+        let hint = "leave it out, or give --beside or --break-even";
+        given.without(&["--nccl", "--env"], "a transfer has no collective", hint)?;
+    }
+    let site = args.nccl.on(SiteSpec {
         topology: args.machine.clone().or_else(|| args.topology.clone()),
         nodes: args.nodes,
         profiles: args.profile.clone(),
         profile_folders: profile_folders()?,
         ..SiteSpec::default()
-    };
+    })?;
     if let Some(model) = &args.break_even {
         let request = serve::Request {
             site,

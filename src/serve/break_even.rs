@@ -13,6 +13,7 @@ use super::hand_off::sent;
 use super::request::Request;
 use super::setup::{Exchanges, Setup, steps};
 use crate::error::Error;
+use crate::transfer::has_drives;
 
 /// Tokens of the shortest prompt, and how often it doubles: to 128k.
 const LENGTHS: (u64, u32) = (128, 11);
@@ -89,11 +90,14 @@ impl BreakEven {
 /// As of [`serve`](super::serve()).
 pub fn break_even(request: &Request, group: Group, drives: Option<u32>) -> Result<BreakEven, Error> {
     let tensor = group.tensor;
+    has_drives(drives)?;
     let one = Setup::new(request, tensor)?;
     one.blocks(group, request).map_err(|error| match error {
         // There are no stages here, which a worker of `serve` may have.
         Error::Usage { message, .. } if one.model.attention.heads().is_multiple_of(tensor.into()) => {
-            let precision = if request.precision == Precision::Bf16 { "--precision fp8, " } else { "" };
+            let most = (1..=tensor).rev().map(|tensor| Group::new(1, tensor)).find(|group| one.check(*group).is_ok());
+            let large = most.is_none_or(|group| one.blocks(group, request).is_err());
+            let precision = if large && request.precision == Precision::Bf16 { "--precision fp8, " } else { "" };
             let hint = format!("take {precision}another --tensor, or a machine with more GPUs in an NVLink domain");
             Error::usage(message, hint)
         }

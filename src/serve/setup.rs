@@ -62,7 +62,7 @@ impl Setup {
     }
 
     /// GPUs that tensor ranks reach over NVLink.
-    fn check(&self, group: Group) -> Result<(), Error> {
+    pub(super) fn check(&self, group: Group) -> Result<(), Error> {
         let topology = &self.site.topology;
         let host = topology.ranks() / u32::try_from(topology.hosts().len()).unwrap_or(1).max(1);
         let heads = self.model.attention.heads();

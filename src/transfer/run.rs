@@ -72,16 +72,24 @@ pub fn transfer(request: &Request) -> Result<Outcome, Error> {
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    if request.bytes == 0 || request.block == Some(0) {
+    if request.bytes == 0 {
         return Err(Error::usage("a transfer of 0 bytes takes no time", "give 1 or more bytes"));
+    }
+    if request.block == Some(0) {
+        return Err(Error::usage("--block 0: a piece has 1 or more bytes", "leave it out for one piece of each pair"));
     }
     if request.layers == 0 || request.layers > MOST_LAYERS {
         return Err(Error::usage(format!("--layers {}", request.layers), format!("give 1 to {MOST_LAYERS} layers")));
     }
-    if request.drives == Some(0) {
-        return Err(Error::usage("hosts without drives have nothing to read", "give --drives 1 or more"));
+    has_drives(request.drives)
+}
+
+/// Refuses hosts that are said to have no drives.
+pub(crate) fn has_drives(drives: Option<u32>) -> Result<(), Error> {
+    match drives {
+        Some(0) => Err(Error::usage("hosts without drives have nothing to read", "give --drives 1 or more")),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Each place with the one that it sends to.

@@ -163,11 +163,13 @@ impl Outcome {
 
 /// What is asked for, in words.
 fn asked(objective: &Objective) -> String {
+    // As they were given: to a thousandth of a microsecond.
+    let exact = |number: f64| (number * 1e6).round() / 1e6;
     let limits = [("TTFT", objective.ttft), ("TPOT", objective.tpot)].into_iter().zip(objective.parts);
     let asked: Vec<String> = (limits.filter(|((_, most), _)| most.is_finite()))
         .map(|((name, most), part)| {
-            let percentile = if part == GOOD { String::new() } else { format!(" at p{}", part * 100.0) };
-            format!("{name} {:.0} ms{percentile}", most * 1e3)
+            let percentile = if part == GOOD { String::new() } else { format!(" at p{}", exact(part * 100.0)) };
+            format!("{name} {} ms{percentile}", exact(most * 1e3))
         })
         .collect();
     asked.join(" and ")
