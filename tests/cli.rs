@@ -267,6 +267,7 @@ fn a_verdict_tells_a_bandwidth_that_there_is() {
         (&["sweep", "h200x4", "--ranks", "1", "-s", "1M,4M"][..], "GB/s of algorithm bandwidth"),
         (&["simulate", "h200x4", "--ranks", "1", "-s", "1M"], "GB/s of algorithm bandwidth"),
         (&["sweep", "h200x4", "-s", "0"], "over 4 ranks: 0 B takes"),
+        (&["simulate", "h200x4", "-s", "0"], "over 4 ranks takes 0.0 ns, bound by nothing to do"),
         (&["sweep", "h200x4", "-s", "1M"], "GB/s of bus bandwidth"),
     ] {
         let (code, _, err) = collcast(words);
@@ -746,6 +747,12 @@ fn a_sweep_over_node_counts_prints_its_scaling() {
     }
     let empty = report["rows"].as_array().unwrap().iter().filter(|row| bytes(row) == 0.0);
     assert_eq!(empty.count(), 3);
+    // Ranks that the same hosts hold are one forecast.
+    let (code, out, err) =
+        collcast(&["sweep", "dgx-h100", "--nodes", "2,4", "--ranks", "8", "-s", "1M", "--format", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!(code == 0 && report["rows"].as_array().unwrap().len() == 1, "{out}");
+    assert!(err.contains("note: the ranks are on 1 host with several of these --nodes: shown once"), "{err}");
     // The verdict is of the number that is least sure.
     let (code, _, err) = collcast(&["sweep", "dgx-h100", "--nodes", "2,16", "-s", "1M,1G"]);
     assert!(code == 0 && err.contains("all_reduce over 128 ranks") && err.contains("confidence: low: "), "{err}");

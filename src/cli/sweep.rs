@@ -50,6 +50,18 @@ pub(super) fn answer(args: &Args, given: &Named, merged: Option<&Parts>) -> Resu
         hosts.into_iter().map(|nodes| args.call.site(&args.machine, nodes)).collect::<Result<_, Error>>()?;
     sites.sort_by_key(|site| site.topology.hosts().len());
     sites.dedup_by_key(|site| site.topology.hosts().len());
+    let before = sites.len();
+    if args.call.ranks.is_some() && args.machine.placement.read()?.is_none() && args.call.split.is_none() {
+        // The first ranks are on the same hosts of each.
+        sites.dedup_by_key(|site| site.nodes());
+    }
+    if let (Some(site), true) = (sites.last(), sites.len() < before) {
+        let hosts = site.nodes();
+        say!(
+            "note: the ranks are on {hosts} host{} with several of these --nodes: shown once",
+            if hosts == 1 { "" } else { "s" }
+        );
+    }
     let points = queries(&args.call, &sites)?;
     if let Some(shard) = args.shard.of(merged) {
         let part = watched("simulating calls", |watch| forecast::part(&of_sites(&sites, &points), shard, watch))?;

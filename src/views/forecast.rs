@@ -9,7 +9,7 @@ use collcast_sim::collective::{Algorithm, Launch};
 use collcast_sim::ids::Rank;
 use collcast_sim::predict::{Choice, GroupCall};
 use collcast_sim::schedule::{Call, valid_algorithms};
-use collcast_sim::units::Bytes;
+use collcast_sim::units::{Bytes, SimDuration};
 
 use super::{asked_cells, asked_columns, hide};
 use crate::confidence::Grounds;
@@ -63,7 +63,7 @@ impl Outcome {
             row.collective,
             Bytes(row.size_bytes),
             row.ranks,
-            row.prediction.time,
+            SimDuration::from_us(row.time_us),
             rate(row).map_or_else(String::new, |rate| format!(" ({rate}, {})", likely(row))),
             row.bound
         );
