@@ -6,13 +6,15 @@ use std::collections::BTreeSet;
 
 use collcast_scenarios::goal::{self as format, Goal};
 use collcast_sim::collective::{Algorithm, Protocol, ReduceOp};
+use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::Rank;
 use collcast_sim::nccl::Plan;
 use collcast_sim::network::order;
 use collcast_sim::predict::{PredictError, Prediction};
 use collcast_sim::schedule::msccl::{ExportError, Imported, export, one_loop, rewrite};
-use collcast_sim::schedule::verify::verify;
+use collcast_sim::schedule::verify::{VerifyError, verify};
 use collcast_sim::schedule::{Call, Order, Schedule};
+use collcast_sim::units::SimDuration;
 
 use crate::error::Error;
 use crate::query::Query;
@@ -48,11 +50,19 @@ pub struct Outcome {
 /// A call that has no schedule; a schedule that the format cannot hold.
 pub fn convert(site: &Site, query: &Query, target: Target) -> Result<Outcome, Error> {
     let algorithm = matches!(target, Target::Msccl | Target::Mscclpp);
-    let Written { text, note, blocks } = match &query.schedule {
+    let Written { text, note, ours } = match &query.schedule {
         Some(imported) if algorithm => rewritten(site, query, imported)?,
         _ => msccl(site, query)?,
     };
-    let notes = note.into_iter().chain(blocks.filter(|_| algorithm));
+    let other = match (&ours, target) {
+        (Some(ours), Target::Msccl) => {
+            let time = ours.time(site, query)?;
+            ours.note(time)
+        }
+        (Some(ours), Target::Mscclpp) => ours.note(None),
+        _ => None,
+    };
+    let notes = note.into_iter().chain(other);
     let note = notes.reduce(|one, other| format!("{one}\n{other}"));
     let bytes = match target {
         Target::Msccl => text.into_bytes(),
@@ -110,8 +120,63 @@ fn check_plan(site: &Site, query: &Query) -> Result<(), Error> {
 struct Written {
     text: String,
     note: Option<String>,
-    /// That the file has more thread blocks than the call.
-    blocks: Option<String>,
+    /// Of an algorithm of our own: what it became.
+    ours: Option<Ours>,
+}
+
+/// The algorithm of a call, and the same as a file.
+struct Ours {
+    file: Imported,
+    call: Prediction,
+}
+
+impl Ours {
+    /// How long MSCCL takes for the file, which is proved as MSCCL runs it; none where the file is not for the call.
+    fn time(&self, site: &Site, query: &Query) -> Result<Option<SimDuration>, Error> {
+        let fits = self.file.check(&query.call).is_ok();
+        let call = if fits { query.call.clone() } else { smallest(&self.file, &query.call) };
+        let settings = query.settings(site.settings());
+        match site.predictor().predict_imported(&self.file, &call, &settings, &mut Unobserved) {
+            Ok(prediction) => Ok(fits.then_some(prediction.time)),
+            Err(PredictError::Disproved { error: VerifyError::Deadlock { .. }, .. }) => Err(Error::usage(
+                format!(
+                    "MSCCL would wait for ever in `{}`: ranks send more chunks before they receive than MSCCL's FIFOs hold, \
+                     two of Simple",
+                    self.file.name
+                ),
+                "take --algorithm ring, or --target goal or mscclpp, which need no FIFOs",
+            )),
+            Err(PredictError::Disproved { name, error, .. }) => Err(PredictError::Unproved { what: name, error }.into()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// That the file has more thread blocks than the call, which has one a channel, and takes another `time`.
+    fn note(&self, time: Option<SimDuration>) -> Option<String> {
+        let channels = self.call.plan.channels.min(self.file.channels);
+        let blocks = self.file.gpus.iter().map(|gpu| gpu.blocks.len()).max().unwrap_or(0);
+        let blocks = (blocks > channels as usize).then(|| {
+            format!(
+                "up to {blocks} thread blocks a GPU, and not the {channels} of the call: MSCCL has one for each pair of peers"
+            )
+        });
+        let call = self.call.time.as_us();
+        let time = time.map(SimDuration::as_us).filter(|time| (time / call - 1.0).abs() > SAME).map(|time| {
+            let long = if time < call { "shorter" } else { "longer" };
+            format!("by forecast the file takes {long} than the call, {time:.2} us and not {call:.2} us")
+        });
+        let parts: Vec<String> = blocks.into_iter().chain(time).collect();
+        (!parts.is_empty()).then(|| format!("note: {}", parts.join("; ")))
+    }
+}
+
+/// Times that differ by less are not told apart.
+const SAME: f64 = 0.01;
+
+/// The call of an element a chunk, in which a file does each of its steps once.
+fn smallest(file: &Imported, call: &Call) -> Call {
+    let parts = if file.collective.size_is_total() { u64::from(file.ranks) } else { 1 };
+    Call { count: file.chunks / parts, ..call.clone() }
 }
 
 fn msccl(site: &Site, query: &Query) -> Result<Written, Error> {
@@ -122,9 +187,9 @@ fn msccl(site: &Site, query: &Query) -> Result<Written, Error> {
     match &query.schedule {
         Some(imported) => {
             let schedule = predictor.imported_schedule(imported, &query.call, &settings)?;
-            Ok(Written { text: written(&schedule, &imported.name)?, note: None, blocks: None })
+            Ok(Written { text: written(&schedule, &imported.name)?, note: None, ours: None })
         }
-        None => generated(query, &prediction, &order(&site.topology, query.call.ranks)),
+        None => generated(query, prediction, &order(&site.topology, query.call.ranks)),
     }
 }
 
@@ -134,52 +199,39 @@ fn rewritten(site: &Site, query: &Query, imported: &Imported) -> Result<Written,
     let predictor = site.predictor();
     let settings = query.settings(site.settings());
     query.predict(&predictor, &settings)?;
-    let parts = if imported.collective.size_is_total() { u64::from(imported.ranks) } else { 1 };
-    let call = Call { count: imported.chunks / parts, ..query.call.clone() };
+    let call = smallest(imported, &query.call);
     let mut of_any_size = imported.clone();
     (of_any_size.min_bytes, of_any_size.max_bytes) = (None, None);
     let schedule = predictor.imported_schedule(&of_any_size, &call, &settings)?;
-    Ok(Written { text: rewrite(&schedule, imported)?, note: None, blocks: None })
+    Ok(Written { text: rewrite(&schedule, imported)?, note: None, ours: None })
 }
 
 /// The algorithm of a prediction, on as many of its channels as cut the call's buffer into equal chunks.
-fn generated(query: &Query, prediction: &Prediction, order: &Order) -> Result<Written, Error> {
-    let Prediction { algorithm, protocol, plan, .. } = prediction;
+fn generated(query: &Query, call: Prediction, order: &Order) -> Result<Written, Error> {
+    let Prediction { algorithm, protocol, plan, .. } = &call;
     let name = format!("collcast {} {algorithm} {protocol}", query.call.collective);
     let (wanted, size) = (plan.channels, query.call.size());
-    let of_channels = |channels| {
+    let of_channels = |channels| -> Result<(String, Imported), Error> {
         let schedule = one_loop(&query.call, &Plan { channels, ..*plan }, order).map_err(PredictError::from)?;
-        written(&schedule, &name)
+        let text = written(&schedule, &name)?;
+        let file = Imported::parse(&text, "")?;
+        Ok((text, file))
     };
     let least = if query.channels.is_some() { wanted } else { 1 };
     for channels in (least..=wanted).rev() {
-        let xml = of_channels(channels)?;
-        let imported = Imported::parse(&xml, "")?;
-        if imported.check(&query.call).is_ok() {
+        let (text, file) = of_channels(channels)?;
+        if file.check(&query.call).is_ok() {
             let note =
                 format!("note: {channels} channels, not {wanted}, whose chunks cannot all be equal parts of {size}");
-            let blocks = more_blocks(&imported, channels);
-            return Ok(Written { text: xml, note: (channels < wanted).then_some(note), blocks });
+            return Ok(Written { text, note: (channels < wanted).then_some(note), ours: Some(Ours { file, call }) });
         }
     }
     let note = format!(
         "warning: the file is not for {size}: its elements are no multiple of the chunks of {wanted} channels; leave out \
          --channels, or use it for sizes that are"
     );
-    let text = of_channels(wanted)?;
-    let blocks = more_blocks(&Imported::parse(&text, "")?, wanted);
-    Ok(Written { text, note: Some(note), blocks })
-}
-
-/// That an algorithm has more thread blocks than a call, which has one a channel.
-fn more_blocks(imported: &Imported, channels: u32) -> Option<String> {
-    let blocks = imported.gpus.iter().map(|gpu| gpu.blocks.len()).max().unwrap_or(0);
-    (blocks > channels as usize).then(|| {
-        format!(
-            "note: up to {blocks} thread blocks a GPU, and not the {channels} of the call: MSCCL has one for each pair of \
-             peers, so the file takes less time than the call"
-        )
-    })
+    let (text, file) = of_channels(wanted)?;
+    Ok(Written { text, note: Some(note), ours: Some(Ours { file, call }) })
 }
 
 /// A proved schedule as a file.

@@ -587,7 +587,30 @@ fn schedules_are_written_as_they_were() {
     let (code, _, err) = collcast(&tree);
     assert!(code == 0 && err.contains("up to 56 thread blocks a GPU, and not the 2 of the call"), "{err}");
     let ring = ["convert", "dgx-h100", "--algorithm", "ring", "--protocol", "simple", "--channels", "2"];
-    assert!(!collcast(&ring).2.contains("thread blocks"));
+    let (code, _, err) = collcast(&ring);
+    assert!(code == 0 && !err.contains("thread blocks") && !err.contains("by forecast"), "{err}");
+}
+
+/// Goal: the time of a file is said beside that of the call where they differ, as `simulate` gives them; a file in which
+/// MSCCL would wait for ever is not written, but its messages are.
+#[test]
+fn schedules_say_what_msccl_makes_of_them() {
+    let root = ["-c", "broadcast", "--algorithm", "ring", "--protocol", "ll", "--channels", "16", "-s", "64M"];
+    let (code, xml, err) = collcast(&[&["convert", "h200x4"][..], &root].concat());
+    assert_eq!(code, 0, "{err}");
+    let (_dir, path) = file("root.xml", xml.as_bytes());
+    let time = |of: &[&str]| {
+        let (code, out, err) = collcast(&[&["simulate", "h200x4", "--format", "json"][..], of].concat());
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str::<serde_json::Value>(&out).unwrap()["rows"][0]["time_us"].as_f64().unwrap()
+    };
+    let (file, call) = (time(&["--schedule", &path, "-s", "64M"]), time(&root));
+    assert!(file > 1.2 * call, "{file} {call}");
+    assert!(err.contains(&format!("longer than the call, {file:.2} us and not {call:.2} us")), "{err}");
+    let pat = ["convert", "dgx-h100", "-c", "all_gather", "--algorithm", "pat", "--channels", "2", "-s", "1M"];
+    check_refused(&pat, &["MSCCL would wait for ever", "--algorithm ring"]);
+    let (code, _, err) = collcast(&[&pat[..], &["--target", "goal"]].concat());
+    assert_eq!(code, 0, "{err}");
 }
 
 /// Goal: an algorithm is written as a plan of MSCCL++ that does what it should, told by the file's name too; what has no plan is

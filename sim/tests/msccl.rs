@@ -277,8 +277,13 @@ fn a_written_ring_has_the_same_steps() {
     }
 }
 
-/// Goal: everything we generate between pairs of ranks can be written, and what is read back is proved; written again
-/// it is the same file.
+/// PAT sends three chunks before it receives from six ranks on, and MSCCL's FIFOs hold two.
+fn sends_too_far_ahead(algorithm: Algorithm, topology: &Topology) -> bool {
+    algorithm == Algorithm::Pat && topology.ranks() > 5
+}
+
+/// Goal: everything we generate between pairs of ranks can be written, and what is read back is proved, but where MSCCL
+/// would wait for ever; written again it is the same file.
 #[test]
 fn every_algorithm_survives_the_format() {
     let mut written = 0;
@@ -307,7 +312,11 @@ fn every_algorithm_survives_the_format() {
                         let call = Call { count: original.call.count * factor, ..original.call.clone() };
                         let twin = Imported::parse(&text, "a.xml").unwrap();
                         if factor < 8 || topology.ranks() < 4 {
-                            verify(&schedule(&twin, &call)).unwrap_or_else(|e| panic!("{what} {factor}: {e}\n{text}"));
+                            match verify(&schedule(&twin, &call)) {
+                                Ok(_) => {}
+                                Err(VerifyError::Deadlock { .. }) if sends_too_far_ahead(algorithm, &topology) => {}
+                                Err(e) => panic!("{what} {factor}: {e}\n{text}"),
+                            }
                         }
                     }
                     let again = export(&schedule(&imported, &original.call), "x").unwrap();
@@ -374,7 +383,7 @@ fn long_calls_with_dependencies_end() {
         assert_eq!((steady.messages, &steady.load), (whole.messages, &whole.load), "{what}");
         shorter += usize::from(steady.events < whole.events);
     };
-    check(&nvswitch_box(2, 450.0), &pairs(PAIRS), &in_place(Collective::AllReduce, 2, 786_432));
+    check(&nvswitch_box(2, 450.0), &pairs(PAIRS), &in_place(Collective::AllReduce, 2, 3_145_728));
     for topology in [nvswitch_box(8, 450.0), cluster(2, 4, 2)] {
         for (collective, algorithm) in
             Collective::ALL.iter().flat_map(|c| valid_algorithms(*c).iter().map(|a| (*c, *a)))
@@ -383,32 +392,80 @@ fn long_calls_with_dependencies_end() {
                 algorithm,
                 Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect | Algorithm::CollnetChain
             );
-            if switches || collective == Collective::SendRecv {
+            if switches || collective == Collective::SendRecv || sends_too_far_ahead(algorithm, &topology) {
                 continue;
             }
             let original = ours(collective, algorithm, &topology, 2, false);
             let imported = Imported::parse(&export(&original, algorithm.name()).unwrap(), "a.xml").unwrap();
-            check(&topology, &imported, &Call { count: original.call.count * 300 * 1024, ..original.call.clone() });
+            check(&topology, &imported, &Call { count: original.call.count * 1200 * 1024, ..original.call.clone() });
         }
     }
     assert!(shorter > 6, "{shorter}");
 }
 
-/// Goal: a written ring takes as long as the ring it was, where both cut alike: one chunk of one
-/// slice a step.
+/// Goal: a written ring takes as long as NCCL's ring of whole chunks, by each protocol: MSCCL cuts as NCCL does.
 #[test]
 fn a_written_ring_takes_as_long() {
     let topology = nvswitch_box(4, 450.0);
-    let original = ours(Collective::AllReduce, Algorithm::Ring, &topology, 2, false);
-    let imported = Imported::parse(&export(&original, "ring").unwrap(), "ring.xml").unwrap();
-    let call = Call { count: original.call.count * 1000, ..original.call.clone() };
-    let mut plan = Plan::imported(&call, Protocol::Simple, 2, None, &Limits::default());
-    plan.algorithm = Algorithm::Ring;
-    plan.per_channel = call.count / 2;
-    let ring = Schedule::new(call.clone(), plan, &Order::one_host(4)).unwrap();
+    let limits = Limits { channels: 2, exact_channels: true, ..Limits::default() };
     let end = |schedule: &Schedule| {
         let laid = lay(&topology, &prior(), &Default::default(), schedule).unwrap();
         run(&laid.instance, &mut Unobserved).unwrap().end
     };
-    assert_eq!(end(&schedule(&imported, &call)), end(&ring));
+    for protocol in [Protocol::Ll, Protocol::Simple] {
+        let call = |count| Call { count, ..Call::of_size(Collective::AllReduce, 4, Bytes(1 << 26), DataType::Float32) };
+        let plan = Plan::new(&call(1 << 24), Algorithm::Ring, protocol, &limits);
+        // Five times a chunk for each rank and channel.
+        let call = call(5 * plan.chunk * 8);
+        let plan = Plan { threads: 512, ..Plan::new(&call, Algorithm::Ring, protocol, &limits) };
+        let ring = Schedule::new(call.clone(), plan, &Order::one_host(4)).unwrap();
+        let small = one_loop(&call, &plan, &Order::one_host(4)).unwrap();
+        let imported = Imported::parse(&export(&small, "ring").unwrap(), "ring.xml").unwrap();
+        assert_eq!(end(&schedule(&imported, &call)), end(&ring), "{protocol}");
+    }
+}
+
+/// Goal: a block that sends before it receives may be as many chunks ahead as MSCCL's FIFOs hold: two of Simple, which
+/// takes four of eight steps for a chunk, and eight of LL. Method: two ranks exchange chunks, all sent first.
+#[test]
+fn fifos_are_as_deep_as_those_of_msccl() {
+    let exchange = |protocol, chunks: usize| {
+        let mut text = format!(
+            r#"<algo name="x" proto="{protocol}" nchannels="1" ngpus="2" coll="allgather" nchunksperloop="{}">"#,
+            2 * chunks
+        );
+        for gpu in 0..2 {
+            let other = 1 - gpu;
+            text += &format!(
+                r#"<gpu id="{gpu}" i_chunks="{chunks}" o_chunks="{}" s_chunks="0"><tb id="0" send="{other}" recv="{other}" chan="0">"#,
+                2 * chunks
+            );
+            for (step, (kind, rank)) in (0..).zip([("cpy", gpu), ("s", gpu), ("r", other)]) {
+                for chunk in 0..chunks {
+                    text += &format!(
+                        r#"<step s="{}" type="{kind}" srcbuf="i" srcoff="{chunk}" dstbuf="o" dstoff="{}" cnt="1" depid="-1" deps="-1" hasdep="0"/>"#,
+                        step * chunks + chunk,
+                        rank * chunks + chunk
+                    );
+                }
+            }
+            text += "</tb></gpu>";
+        }
+        pairs(&(text + "</algo>"))
+    };
+    let topology = nvswitch_box(2, 450.0);
+    let profile = prior();
+    let predictor = Predictor::new(&topology, &profile);
+    for (protocol, most) in [("Simple", 2), ("LL", 8), ("LL128", 8)] {
+        for chunks in [1, most, most + 1] {
+            // In one part of each chunk, and in several.
+            for count in [1 << 6, 1 << 22] {
+                let call = Call { count: count * chunks as u64, ..in_place(Collective::AllGather, 2, 0) };
+                let call = Call { in_place: false, ..call };
+                let imported = exchange(protocol, chunks);
+                let found = predictor.predict_imported(&imported, &call, &Settings::default(), &mut Unobserved);
+                assert_eq!(found.is_ok(), chunks <= most, "{protocol} {chunks} {count}: {found:?}");
+            }
+        }
+    }
 }

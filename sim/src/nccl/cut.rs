@@ -86,14 +86,7 @@ impl Plan {
         let Blocks { channels, threads, direct } = Blocks::new(call, algorithm, protocol, bytes, limits);
         let (channels, per_channel, dealing) = parts(call, algorithm, protocol, (channels, threads), limits);
         let (step_bytes, grain_bytes) = step(protocol, limits.buffers);
-        let (chunk_steps, slice_steps) = match (algorithm, call.collective, protocol) {
-            (
-                Algorithm::Ring,
-                Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter,
-                Protocol::Simple,
-            ) => (4, 2),
-            _ => (1, 1),
-        };
+        let (chunk_steps, slice_steps) = steps(algorithm, call.collective, protocol);
         let chunk_bytes = chunk(call, (algorithm, protocol), (bytes, channels), step_bytes * chunk_steps, limits);
         let grain = (grain_bytes / element).max(1);
         let chunk = (chunk_bytes / element / grain).max(1) * grain;
@@ -183,21 +176,23 @@ impl Plan {
         }
     }
 
-    /// The plan of an imported schedule: a part of each chunk fills one step of a FIFO, in one slice.
+    /// The plan of an imported schedule: a part of each chunk fills as many steps of a FIFO as MSCCL's interpreter takes
+    /// for one.
     pub fn imported(call: &Call, protocol: Protocol, channels: u32, threads: Option<u32>, limits: &Limits) -> Self {
         let element = call.dtype.size();
         let (step_bytes, grain_bytes) = step(protocol, limits.buffers);
+        let (chunk_steps, slice_steps) = steps(Algorithm::Msccl, call.collective, protocol);
         let grain = (grain_bytes / element).max(1);
         Self {
             algorithm: Algorithm::Msccl,
             protocol,
             channels,
             threads: limits.threads.or(threads).unwrap_or(default_threads(Algorithm::Msccl, protocol)).clamp(32, 1024),
-            chunk: (step_bytes / element / grain).max(1) * grain,
+            chunk: (step_bytes * chunk_steps / element / grain).max(1) * grain,
             grain: (16 / element).max(1),
-            slices: 1,
-            fifo_slices: STEPS,
-            min_slice: 1,
+            slices: u32::try_from(chunk_steps / slice_steps).unwrap_or(1),
+            fifo_slices: STEPS / u32::try_from(slice_steps).unwrap_or(1),
+            min_slice: (step_bytes * slice_steps / 32 / element).max(1),
             per_channel: call.count,
             dealing: Dealing::Evenly,
             direct: false,
@@ -453,6 +448,20 @@ fn aggregate(chunk: u64, per_channel: u64, ranks: u32) -> u32 {
         packed *= 2;
     }
     packed
+}
+
+/// Steps of a FIFO that a chunk takes, and those of a slice: `ALLREDUCE_CHUNKSTEPS` and the like of rings (`src/include/collectives.h`),
+/// `MSCCL_CHUNKSTEPS` and `MSCCL_SLICESTEPS` of microsoft/msccl (`src/include/msccl.h`).
+fn steps(algorithm: Algorithm, collective: Collective, protocol: Protocol) -> (u64, u64) {
+    match (algorithm, collective, protocol) {
+        (
+            Algorithm::Ring,
+            Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter,
+            Protocol::Simple,
+        )
+        | (Algorithm::Msccl, _, Protocol::Simple) => (4, 2),
+        _ => (1, 1),
+    }
 }
 
 /// Data bytes of one FIFO step and the grain of a chunk, in bytes.

@@ -200,6 +200,11 @@ impl Plan {
         self.old.last_grain.max(self.grain)
     }
 
+    /// The same with chunks as short as one of all its slices is, for a proof.
+    pub(crate) fn of_short_chunks(self) -> Self {
+        Self { chunk: self.grain * 4 * u64::from(self.slices), min_slice: self.grain, ..self }
+    }
+
     /// Elements of the slice `index` of a chunk of `span` elements.
     ///
     /// NCCL: slices are `ceil(span / (16 * slices)) * 16` elements, but not below the 32nd part

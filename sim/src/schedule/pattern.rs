@@ -128,8 +128,7 @@ impl Pattern {
         if plan.algorithm == Algorithm::Direct {
             plan.channels = plan.channels_per_peer * groups;
         }
-        plan.chunk = plan.grain * 4 * u64::from(plan.slices);
-        plan.min_slice = plan.grain;
+        plan = plan.of_short_chunks();
         plan.old.last_grain = match plan.last_grain() {
             all if all == plan.grain => 0,
             last => last.min(3 * plan.grain),

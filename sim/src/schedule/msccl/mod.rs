@@ -7,9 +7,9 @@
 //! other. [`export`] writes any schedule. Pure functions between text and schedules: whoever
 //! calls them opens the files.
 //!
-//! The buffer is cut into `nchunksperloop` chunks. Where a chunk is larger than a step of the
-//! FIFO, all steps are done for one part of every chunk after another, as MSCCL's interpreter
-//! does; chunks of one step that fit into a FIFO step together travel together.
+//! The buffer is cut into `nchunksperloop` chunks. Where a chunk is larger than what the FIFO takes
+//! at once ([`Plan::imported`]), all steps are done for one part of every chunk after another, as
+//! MSCCL's interpreter does; chunks of one step that fit into that together travel together.
 //!
 //! # Source
 //! The format of microsoft/msccl `src/graph/msccl.cc` (parser and limits) and msccl-tools
@@ -163,7 +163,7 @@ impl Imported {
     /// The same pattern as one of its schedules that goes more than three times through its
     /// chunks, with three times.
     pub(crate) fn small_twin(&self, schedule: &Schedule) -> Option<Schedule> {
-        let plan = Plan { chunk: schedule.plan.grain, ..schedule.plan };
+        let plan = schedule.plan.of_short_chunks();
         let count = self.chunks / self.parts() * (2 * plan.chunk + 1);
         let large = self.total(&schedule.call) / self.chunks > 3 * schedule.plan.chunk;
         large.then(|| self.build(Call { count, ..schedule.call.clone() }, plan))
