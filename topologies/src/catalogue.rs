@@ -157,6 +157,16 @@ const UNKNOWN_PCIE_GB_PER_S: f64 = 12.0;
 
 /// [`pcie_rate`] where nothing tells the speed.
 pub fn unknown_pcie_rate() -> Bandwidth {
+/// Compute capability, times ten, of the oldest GPUs with so many NVLinks: V100, A100 and H100, by their data sheets.
+pub fn capability_of_nvlinks(links: u32) -> Option<u32> {
+    match links {
+        6 => Some(70),
+        12 => Some(80),
+        18 => Some(90),
+        _ => None,
+    }
+}
+
     Bandwidth::from_gb_per_s(UNKNOWN_PCIE_GB_PER_S)
 }
 

@@ -4,6 +4,8 @@ use collcast_sim::ids::{HostId, VertexId};
 use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Storage, TopologyBuilder, VertexKind};
 use collcast_sim::units::Bandwidth;
 
+use crate::catalogue;
+
 /// What a PCIe device hangs from: an index into [`HostSpec::cpus`] or [`HostSpec::switches`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parent {
@@ -118,6 +120,23 @@ impl HostSpec {
     /// Of which NVLink domain of several hosts it may be: its seats, and the GPUs.
     pub(crate) fn domain_kind(&self) -> Option<(u32, &str)> {
         self.nvlink_domain.zip(self.gpus.first().map(|gpu| gpu.gpu.model.as_str()))
+    }
+
+    /// GPUs whose source does not say what they are count as the oldest with so many NVLinks.
+    pub(crate) fn assume_capability(&mut self) {
+        let unknown = |gpu: &GpuSpec| gpu.gpu.compute_capability == 0;
+        let links = |gpu: &GpuSpec| gpu.nvlinks.iter().map(|bundle| bundle.count).fold(0, u32::saturating_add);
+        let Some(most) = self.gpus.iter().filter(|gpu| unknown(gpu)).map(links).max() else { return };
+        let Some(capability) = catalogue::capability_of_nvlinks(most) else {
+            self.assume(format!(
+                "the compute capability of GPUs with {most} NVLinks is unknown: they count as Hopper, but without NVLS"
+            ));
+            return;
+        };
+        self.assume(format!("compute capability {capability} is assumed of GPUs with {most} NVLinks"));
+        for gpu in self.gpus.iter_mut().filter(|gpu| unknown(gpu)) {
+            gpu.gpu.compute_capability = capability;
+        }
     }
 
     /// Adds the host to a topology under `name` and returns the NIC vertices, in order. NVLinks

@@ -413,10 +413,8 @@ impl<'a> Matrix<'a> {
         }
         self.draw_nics(&mut host, &parents, pcie_rate, generation);
         if product.is_none() {
-            host.assume(
-                "nvidia-smi topo does not name the GPU; its generation and memory rate are \
-                 unknown",
-            );
+            host.assume("nvidia-smi topo does not name the GPU; its memory rate is unknown");
+            host.assume_capability();
         }
         host
     }

@@ -336,7 +336,8 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
                     "`dev` is the CUDA device number, different for each GPU",
                 )));
             }
-            let capability = self.reader.small(node, "sm", 999)?.unwrap_or(0);
+            let said = self.reader.small(node, "sm", 999)?.filter(|&capability| capability > 0);
+            let capability = said.or(product.map(|p| p.compute_capability)).unwrap_or(0);
             self.gpus.push(FoundGpu {
                 dev,
                 node,
@@ -556,6 +557,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
             self.host.gpus.push(spec);
         }
         self.nvlinks()?;
+        self.host.assume_capability();
         self.switch_links();
         if !self.template_gpus.is_empty() {
             self.host

@@ -274,6 +274,36 @@ fn every_matrix_is_read() {
     assert_eq!(host.cpu_of(host.nics[3].parent), host.cpu_of(host.gpus[3].parent));
 }
 
+/// Goal: GPUs that a matrix does not name are those of so many NVLinks, and the machine says that it is assumed; of the others
+/// nothing is known.
+#[test]
+fn nvlinks_tell_the_generation() {
+    for (name, capability, said) in [
+        ("aws-p3.16xlarge-nvidia-smi-topo.txt", 70, "compute capability 70 is assumed of GPUs with 6 NVLinks"),
+        ("aws-p4d.24xlarge-nvidia-smi-topo.txt", 80, "compute capability 80 is assumed of GPUs with 12 NVLinks"),
+        ("aws-p5.48xlarge-nvidia-smi-topo.txt", 90, "compute capability 90 is assumed of GPUs with 18 NVLinks"),
+        ("aws-g5.48xlarge-nvidia-smi-topo.txt", 0, "the compute capability of GPUs with 0 NVLinks is unknown"),
+    ] {
+        let host = smi::read(&fixture(name), name, None).unwrap();
+        assert!(host.gpus.iter().all(|gpu| gpu.gpu.compute_capability == capability), "{name}");
+        assert!(host.assumptions.iter().any(|a| a.contains(said)), "{name}: {:?}", host.assumptions);
+    }
+    // XML that says none, and XML that names the product.
+    let of = |a100: &str| {
+        format!(
+            r#"<system version="1"><cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+        <pci busid="0000:01:00.0" class="0x030200" {a100} link_speed="32.0 GT/s PCIe" link_width="16">
+        <gpu dev="0" sm="0" rank="0" gdr="1"><nvlink target="fffffff:ff:ff.0" count="12" tclass="0x068000"/></gpu>
+        </pci></cpu></system>"#
+        )
+    };
+    for (text, assumed) in [(of(""), true), (of(r#"device="0x20b0""#), false)] {
+        let Document::Machine(host) = xml::read(&text, "x.xml").unwrap() else { panic!("no machine") };
+        assert_eq!(host.gpus[0].gpu.compute_capability, 80);
+        assert_eq!(host.assumptions.iter().any(|a| a.contains("compute capability 80 is assumed")), assumed);
+    }
+}
+
 /// Goal: PIX is one switch, PXB two levels, and copied text with a legend is read too.
 #[test]
 fn a_matrix_gives_the_switches() {

@@ -35,12 +35,14 @@ pub fn check_multicast(topology: &Topology, ranks: &[Rank]) -> Result<(), LayErr
         if own != first {
             return lacks(format!("ranks {} and {rank} share no NVSwitch", ranks[0]));
         }
-        // NCCL's files may not say; the graph search takes Hopper then, and so does this.
         let capability = topology.gpu(topology.gpu_of(rank)).map_or(0, |g| g.compute_capability);
-        if (1..MULTICAST_CAPABILITY).contains(&capability) {
-            return lacks(format!(
-                "rank {rank} has compute capability {capability}, multicast came with {MULTICAST_CAPABILITY} (Hopper)"
-            ));
+        if capability < MULTICAST_CAPABILITY {
+            let own = if capability == 0 {
+                "no known compute capability".to_owned()
+            } else {
+                format!("compute capability {capability}")
+            };
+            return lacks(format!("rank {rank} has {own}, multicast came with {MULTICAST_CAPABILITY} (Hopper)"));
         }
     }
     Ok(())
