@@ -123,6 +123,19 @@ pub fn by_name(name: &str) -> Option<&'static Product> {
     })
 }
 
+/// What is said of a name that no product has: those that begin with it, or the nearest.
+pub(crate) fn did_you_mean(name: &str) -> Option<String> {
+    let wanted = key(name);
+    let names = PRODUCTS.iter().map(|product| product.name);
+    let mut meant: Vec<&str> =
+        names.clone().filter(|name| !wanted.is_empty() && key(name).starts_with(&wanted)).collect();
+    if meant.is_empty() {
+        meant.extend(collcast_sim::collective::nearest(name, names));
+    }
+    let meant: Vec<String> = meant.into_iter().map(|name| format!("`{name}`")).collect();
+    (!meant.is_empty()).then(|| format!("did you mean {}?", meant.join(" or ")))
+}
+
 /// Names by which drivers call products whose own names they do not begin with; source: output of `nvidia-smi -L` in
 /// public logs.
 const DRIVERS: [(&str, &str); 6] = [
@@ -144,6 +157,16 @@ pub fn nvlink_rate(compute_capability: u32) -> Option<Bandwidth> {
     Nvlinks::of(compute_capability).map(|links| Bandwidth::from_gb_per_s(links.nominal))
 }
 
+/// Compute capability, times ten, of the oldest GPUs with so many NVLinks: V100, A100 and H100, by their data sheets.
+pub fn capability_of_nvlinks(links: u32) -> Option<u32> {
+    match links {
+        6 => Some(70),
+        12 => Some(80),
+        18 => Some(90),
+        _ => None,
+    }
+}
+
 /// What is assumed for an NVLink of a GPU whose generation is not known, in GB/s: that of Volta to Hopper.
 const UNKNOWN_NVLINK_GB_PER_S: f64 = 25.0;
 
@@ -157,16 +180,6 @@ const UNKNOWN_PCIE_GB_PER_S: f64 = 12.0;
 
 /// [`pcie_rate`] where nothing tells the speed.
 pub fn unknown_pcie_rate() -> Bandwidth {
-/// Compute capability, times ten, of the oldest GPUs with so many NVLinks: V100, A100 and H100, by their data sheets.
-pub fn capability_of_nvlinks(links: u32) -> Option<u32> {
-    match links {
-        6 => Some(70),
-        12 => Some(80),
-        18 => Some(90),
-        _ => None,
-    }
-}
-
     Bandwidth::from_gb_per_s(UNKNOWN_PCIE_GB_PER_S)
 }
 

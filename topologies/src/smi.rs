@@ -150,12 +150,11 @@ pub fn read(text: &str, file: &str, model: Option<&str>) -> Result<HostSpec, Top
         None => None,
         Some(name) => Some(catalogue::by_name(name).ok_or_else(|| {
             let known: Vec<&str> = catalogue::PRODUCTS.iter().map(|p| p.name).collect();
-            let near = collcast_sim::collective::nearest(name, known.iter().copied());
             TopologiesError::UnknownName(source.whole(
                 format!(
                     "the GPU `{}` is not known{}",
                     quote(name),
-                    near.map_or_else(String::new, |n| format!(", did you mean `{n}`?"))
+                    catalogue::did_you_mean(name).map_or_else(String::new, |meant| format!(", {meant}"))
                 ),
                 format!("known: {}", known.join(", ")),
             ))

@@ -186,6 +186,11 @@ fn mistakes_in_topology_files_are_refused() {
             &["the GPU `H100-SXM5-8GB` is not known", "t.toml:5:28", "did you mean `H100-SXM5-80GB`?"],
         ),
         (
+            "H100-SXM5-80GB",
+            "H100",
+            &["the GPU `H100` is not known", "did you mean `H100-PCIE-80GB` or `H100-NVL-94GB` or `H100-SXM5-80GB`?"],
+        ),
+        (
             "pcie = { generation = 5, lanes = 16, switches_per_socket = 4, sockets = 2 }\n",
             "",
             &["the host has no `pcie`", "t.toml:3:1", "like = \"dgx-h100\""],
@@ -438,7 +443,11 @@ fn bad_matrices_are_refused() {
         check_refused(GOOD.replacen(good, bad, 1).as_bytes(), "t.txt", parts);
     }
     let error = smi::read(GOOD, "t.txt", Some("H10")).unwrap_err();
-    assert!(error.render().contains("the GPU `H10` is not known"), "{}", error.render());
+    assert!(
+        error.render().contains("the GPU `H10` is not known, did you mean `H100-PCIE-80GB` or"),
+        "{}",
+        error.render()
+    );
     let error = smi::read("hello", "t.txt", None).unwrap_err();
     assert!(error.render().contains("no matrix of nvidia-smi"), "{}", error.render());
 }

@@ -42,11 +42,10 @@ impl Reader<'_> {
         let memory_rate = raw.memory_rate.as_ref().map(|r| self.rate("memory_rate", r)).transpose()?;
         let Some(compute_capability) = capability.or_else(|| product.map(|p| p.compute_capability)) else {
             let known: Vec<&str> = catalogue::PRODUCTS.iter().map(|p| p.name).collect();
-            let near = collcast_sim::collective::nearest(&kind.value, known.iter().copied());
             return Err(TopologiesError::UnknownName(self.source.at(
                 kind.span.clone(),
                 format!("the GPU `{}` is not known", quote(&kind.value)),
-                near.map_or_else(|| "unknown product".to_owned(), |n| format!("did you mean `{n}`?")),
+                catalogue::did_you_mean(&kind.value).unwrap_or_else(|| "unknown product".to_owned()),
                 format!(
                     "for another product add compute_capability = 90 and memory_rate = \"3.35 \
                      TB/s\"; known: {}",
