@@ -210,7 +210,7 @@ fn a_template_is_described_refused_and_imported() {
     assert!(code == 0 && out.contains("8 H100"), "{out}{err}");
     // What the XML of a host cannot hold is named.
     let (_, _, err) = collcast(&["topo", "import", template, "--like", "aws-p5", "-o", merged]);
-    assert!(err.contains("not in the XML") && err.contains("the fabric, the plugin"), "{err}");
+    assert!(err.contains("not in the XML") && err.contains("the fabric, the storage, the plugin"), "{err}");
 }
 
 /// Goal: hosts of several kinds, and GPUs without a rank, are counted as they are.
@@ -553,6 +553,35 @@ fn schedules_are_written_and_read() {
     assert_eq!(out.lines().filter(|l| l.contains("msccl,simple,2")).count(), 3, "{out}");
     let (_dir, wrong) = file("wrong.xml", xml.replacen("type=\"rrcs\"", "type=\"rcs\"", 1).as_bytes());
     check_refused(&["simulate", "h200x4", "--schedule", &wrong, "-s", "1M"], &["does not do what it says", "rank"]);
+}
+
+/// Goal: hosts of an NVLink domain are imported as XML, which loses the domain and says so, and get it back beside `xml`.
+#[test]
+fn an_imported_host_gets_its_nvlink_domain() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (rack, host, back) = (at("rack.toml"), at("host.xml"), at("back.toml"));
+    let head = "schema = \"collcast/topology/1\"\n";
+    let write = |path: &str, text: String| std::fs::write(path, text).unwrap();
+    write(&rack, format!("{head}[software]\nmulticast = false\n[[hosts]]\ncount = 2\nlike = \"gb200-nvl72\"\n"));
+    let (code, _, err) = collcast(&["topo", "import", &rack, "-o", &host]);
+    assert!(code == 0 && err.contains("the NVLink domain, the profile, that there is no multicast"), "{err}");
+    let text = |nvlink: &str| {
+        format!(
+            "{head}profile = \"b200-nvswitch\"\n[software]\nmulticast = false\n[[hosts]]\ncount = 2\nxml = \"host.xml\"\n{nvlink}\n\
+             [fabric]\nkind = \"single-switch\"\nrouting = \"spray\"\n"
+        )
+    };
+    let time = |path: &str| {
+        let (code, out, err) = collcast(&["simulate", path, "--algorithm", "ring", "-s", "64M", "--format", "json"]);
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str::<serde_json::Value>(&out).unwrap()["rows"][0]["time_us"].as_f64().unwrap()
+    };
+    write(&back, text("nvlink = { kind = \"nvswitch\", domain = 18 }"));
+    let joined = time(&back);
+    assert!((joined / time(&rack) - 1.0).abs() < 0.01, "{joined}");
+    write(&back, text(""));
+    assert!(time(&back) > 2.0 * joined, "{joined}");
 }
 
 /// Goal: a file that is read and written is the same algorithm, with its chunks, limits and threads; one with more

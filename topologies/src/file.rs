@@ -595,7 +595,7 @@ impl Reader<'_> {
     fn host_from_xml(&self, raw: &RawHost, xml: &At<String>, load: Loader<'_>) -> Result<HostSpec, TopologiesError> {
         let clash = [
             ("like", raw.like.as_ref().map(|x| &x.span)),
-            ("nvlink", raw.nvlink.as_ref().map(|x| &x.span)),
+            ("nvlink", raw.nvlink.as_ref().filter(|nvlink| !nvlink.value.is_domain()).map(|x| &x.span)),
             ("pcie", raw.pcie.as_ref().map(|x| &x.span)),
         ];
         if let Some((key, Some(span))) = clash.iter().find(|(_, s)| s.is_some()) {
@@ -603,7 +603,8 @@ impl Reader<'_> {
                 span,
                 format!("`{key}` and `xml` both say what the host is"),
                 "given beside `xml`",
-                "keep one of them; `topo import FILE --like dgx-h100` merges a template",
+                "keep one of them; `topo import FILE --like dgx-h100` merges a template, and nvlink = { kind = \"nvswitch\", \
+                 domain = 18 } beside `xml` says how many hosts share NVSwitches",
             ));
         }
         let hint = "NCCL writes it with NCCL_TOPO_DUMP_FILE=nccl_topo.xml";
@@ -640,6 +641,17 @@ impl Reader<'_> {
                     gpu.gpu.memory_rate = named.memory_rate;
                 }
             }
+        }
+        if let Some(nvlink) = &raw.nvlink {
+            if !host.has_nvswitch() {
+                return Err(self.contradiction(
+                    &nvlink.span,
+                    format!("`{}` has no NVSwitches that hosts could share", quote(&xml.value)),
+                    "a domain of several hosts",
+                    "leave `nvlink` out",
+                ));
+            }
+            host.nvlink_domain = self.domain(&nvlink.value)?;
         }
         let gpus = u32::try_from(host.gpus.len()).unwrap_or(u32::MAX);
         if let Some(nics) = &raw.nics {

@@ -300,9 +300,16 @@ pub(crate) struct RawNvlink {
     /// Nominal rate of one link, one direction.
     pub(crate) rate_per_link: Option<At<RawRate>>,
     /// Hosts, in order, whose GPUs share one layer of NVSwitches (18 in an NVL72 rack); with
-    /// `nvswitch` only. The next table of such hosts goes on where this one ends, unless it has `new_domain`.
+    /// `nvswitch` only, and beside `xml` alone with that. The next table of such hosts goes on where this one ends, unless it has `new_domain`.
     #[schemars(with = "Option<u32>")]
     pub(crate) domain: Option<At<i64>>,
+}
+
+impl RawNvlink {
+    /// Whether it says no more than how many hosts share NVSwitches.
+    pub(crate) fn is_domain(&self) -> bool {
+        self.domain.is_some() && self.links_per_gpu.is_none() && self.rate_per_link.is_none()
+    }
 }
 
 /// The PCIe tree of a host.

@@ -322,6 +322,10 @@ fn mistakes_in_added_tables_are_refused() {
             "[[hosts]]\nxml = \"template.xml\"\nlike = \"dgx-h100\"\n",
             &["`like` and `xml` both say what the host is", "t.toml:20:8"],
         ),
+        (
+            "[[hosts]]\nxml = \"template.xml\"\nnvlink = { kind = \"nvswitch\", links_per_gpu = 18, domain = 18 }\n",
+            &["`nvlink` and `xml` both say what the host is", "t.toml:20:10", "kind = \"nvswitch\", domain = 18"],
+        ),
     ] {
         check_refused(format!("{HOST}{added}").as_bytes(), "t.toml", parts);
     }

@@ -14,6 +14,9 @@ use crate::raw::{At, RawGpus, RawList, RawManagement, RawNics, RawNvlink, RawPci
 /// Most ports of a card.
 const MAX_PORTS: u32 = 4;
 
+/// The `kind` of NVLinks that go to NVSwitches.
+const NVSWITCH: &str = "nvswitch";
+
 impl Reader<'_> {
     pub(super) fn gpus(&self, raw: &RawGpus, span: &Range<usize>, plan: &mut HostPlan) -> Result<(), TopologiesError> {
         let count = self.number("the count of GPUs", &raw.count, 1, MAX_PER_HOST)?;
@@ -74,7 +77,7 @@ impl Reader<'_> {
             "a way to join GPUs",
             &raw.kind,
             &[
-                (Some(NvlinkKind::Switch), "nvswitch"),
+                (Some(NvlinkKind::Switch), NVSWITCH),
                 (Some(NvlinkKind::Mesh), "mesh"),
                 (Some(NvlinkKind::Pairs), "pairs"),
                 (Some(NvlinkKind::Ring), "ring"),
@@ -111,8 +114,14 @@ impl Reader<'_> {
                 "half of the links go to the GPU before, half to the one after",
             ));
         }
+        let domain = self.domain(raw)?;
+        Ok(Some(NvlinkPlan { kind, links_per_gpu, rate_per_link: self.rate("rate_per_link", rate)?, domain }))
+    }
+
+    /// Hosts that share NVSwitches, where those are several.
+    pub(super) fn domain(&self, raw: &RawNvlink) -> Result<Option<u32>, TopologiesError> {
         let domain = self.optional_number("the hosts of an NVLink domain", raw.domain.as_ref(), 1, MAX_PER_HOST)?;
-        if let Some(place) = raw.domain.as_ref().filter(|_| kind != NvlinkKind::Switch) {
+        if let Some(place) = raw.domain.as_ref().filter(|_| raw.kind.value != NVSWITCH) {
             return Err(self.contradiction(
                 &place.span,
                 "an NVLink domain of several hosts needs NVSwitches".to_owned(),
@@ -120,8 +129,7 @@ impl Reader<'_> {
                 "say kind = \"nvswitch\", or leave `domain` out",
             ));
         }
-        let domain = domain.filter(|&hosts| hosts > 1);
-        Ok(Some(NvlinkPlan { kind, links_per_gpu, rate_per_link: self.rate("rate_per_link", rate)?, domain }))
+        Ok(domain.filter(|&hosts| hosts > 1))
     }
 
     pub(super) fn pcie(&self, raw: &RawPcie) -> Result<PciePlan, TopologiesError> {

@@ -182,12 +182,17 @@ fn of_log(source: Source<'_>, like: Option<&str>) -> Result<Imported, Topologies
 
 /// What of a machine the XML of one host cannot hold.
 fn left_out(spec: &ClusterSpec) -> Option<String> {
-    let software = &spec.software;
+    let (software, host) = (&spec.software, host_of(spec));
     let parts = [
         (spec.groups.len() > 1, "the hosts of other kinds than the first"),
         (spec.fabric.is_some(), "the fabric"),
         (!spec.exceptions.is_empty(), "the exceptions"),
+        (host.nvlink_domain.is_some(), "the NVLink domain"),
+        (host.storage.is_some(), "the storage"),
+        (spec.profile.is_some(), "the profile"),
+        (software.nccl.is_some(), "the NCCL version"),
         (software.plugin.is_some(), "the plugin"),
+        (software.multicast_off, "that there is no multicast"),
         (!software.env.is_empty(), "the environment"),
     ];
     let names: Vec<&str> = parts.into_iter().filter(|p| p.0).map(|p| p.1).collect();
