@@ -146,7 +146,9 @@ impl Ours {
                 ),
                 "take --algorithm ring, or --target goal or mscclpp, which need no FIFOs",
             )),
-            Err(PredictError::Disproved { name, error, .. }) => Err(PredictError::Unproved { what: name, error }.into()),
+            Err(PredictError::Disproved { name, error, .. }) => {
+                Err(PredictError::Unproved { what: name, error }.into())
+            }
             Err(error) => Err(error.into()),
         }
     }

@@ -555,6 +555,42 @@ fn schedules_are_written_and_read() {
     check_refused(&["simulate", "h200x4", "--schedule", &wrong, "-s", "1M"], &["does not do what it says", "rank"]);
 }
 
+/// Goal: a file of 24 chunks is forecast without a size, and over a range of sizes, though no power of two is 24 chunks.
+#[test]
+fn sizes_nobody_named_fit_the_file() {
+    let ring = ["convert", "dgx-h100", "--algorithm", "ring", "--protocol", "simple", "--channels", "3", "-s", "96M"];
+    let (code, xml, err) = collcast(&ring);
+    assert_eq!(code, 0, "{err}");
+    let (_dir, path) = file("ring.xml", xml.as_bytes());
+    let of = ["dgx-h100", "--schedule", &path];
+    let (code, _, err) = collcast(&[&["simulate"][..], &of].concat());
+    assert!(code == 0 && err.contains("no size given; this is 67108800 B"), "{err}");
+    let (code, out, err) = collcast(&[&["sweep", "-s", "8:1M:2", "--format", "csv"][..], &of].concat());
+    assert!(code == 0 && err.contains("rounded down to what the 24 chunks of the file are equal parts of"), "{err}");
+    let sizes = out.lines().filter(|line| line.contains(",msccl,")).count();
+    // From 128 B on; the smaller are no whole chunk.
+    assert_eq!((sizes, out.contains(",1048512,")), (14, true), "{out}");
+    // A size that is named is taken as it is.
+    check_refused(&[&["simulate", "-s", "64M"][..], &of].concat(), &["cuts the buffer into 24 chunks"]);
+    let (code, _, err) = collcast(&[
+        "convert",
+        "dgx-h100",
+        "-c",
+        "all_gather",
+        "--algorithm",
+        "ring",
+        "--channels",
+        "3",
+        "-s",
+        "96M",
+        "-o",
+        &path,
+    ]);
+    assert_eq!(code, 0, "{err}");
+    let (code, _, err) = collcast(&[&["simulate", "--dtype", "float16"][..], &of].concat());
+    assert_eq!(code, 0, "{err}");
+}
+
 /// Goal: hosts of an NVLink domain are imported as XML, which loses the domain and says so, and get it back beside `xml`.
 #[test]
 fn an_imported_host_gets_its_nvlink_domain() {

@@ -426,16 +426,35 @@ fn read_schedule(path: &Path) -> Result<Imported, Error> {
 }
 
 impl CallArgs {
-    /// Takes a size where none is given, and says which: 64 MiB, or of a file that is not for that the nearest it is for.
+    /// Takes a size where none is given, and says which: 64 MiB, or of a file that is not for that a size near it.
     pub(crate) fn take_size(&mut self) -> Result<Option<Bytes>, Error> {
         if self.size.is_some() || self.minbytes.is_some() {
             return Ok(None);
         }
-        let limits = self.schedule.as_deref().map(read_schedule).transpose()?;
-        let (least, most) = limits.map_or((None, None), |of| (of.min_bytes, of.max_bytes));
-        let size = Bytes(ONE_SIZE.0.max(least.unwrap_or(0)).min(most.unwrap_or(u64::MAX)));
+        let size = match self.schedule.as_deref().map(read_schedule).transpose()? {
+            None => ONE_SIZE,
+            Some(of) => {
+                let size = ONE_SIZE.0.max(of.min_bytes.unwrap_or(0)).min(of.max_bytes.unwrap_or(u64::MAX));
+                Bytes(self.fitting(&of, size)?)
+            }
+        };
         self.size = Some(size.0.to_string());
         Ok(Some(size))
+    }
+
+    /// The largest size up to one that an algorithm's chunks are equal parts of, as nccl-tests rounds sizes down; the size
+    /// itself where there is none.
+    fn fitting(&self, of: &Imported, size: u64) -> Result<u64, Error> {
+        let call = |size| self.call(of.collective, self.ranks.unwrap_or(of.ranks), size);
+        let unit = of.chunks * call(size)?.dtype.size();
+        // Parts of ranks begin on 16 bytes, which as many chunks as that are.
+        let below = (0..16).map_while(|units| (size - size % unit).checked_sub(units * unit)).filter(|&size| size > 0);
+        for smaller in below {
+            if of.check(&call(smaller)?).is_ok() {
+                return Ok(smaller);
+            }
+        }
+        Ok(size)
     }
 
     /// The sizes asked for.
@@ -662,7 +681,22 @@ fn read_counts(path: &Path, ranks: u32, dtype: DataType) -> Result<Arc<[u64]>, E
 fn imported(call: &CallArgs, path: &Path, machines: usize) -> Result<Vec<Vec<Query>>, Error> {
     let imported = Arc::new(read_schedule(path)?);
     let (mut queries, mut misfits) = (Vec::new(), Vec::new());
-    for size in call.sizes()? {
+    let mut sizes = call.sizes()?;
+    // Those of a range are nobody's choice one by one.
+    if call.size.as_deref().is_none_or(|text| text.contains(':')) {
+        let asked = sizes.clone();
+        for size in &mut sizes {
+            *size = call.fitting(&imported, *size)?;
+        }
+        if sizes != asked {
+            say!(
+                "note: sizes of a range are rounded down to what the {} chunks of the file are equal parts of",
+                imported.chunks
+            );
+        }
+        sizes.dedup();
+    }
+    for size in sizes {
         let call = call.call(imported.collective, call.ranks.unwrap_or(imported.ranks), size)?;
         match imported.check(&call) {
             Ok(()) => {
