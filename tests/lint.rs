@@ -209,6 +209,31 @@ fn mpirun_leaves_behind_what_is_not_named() {
     }
     let found = said("job.sh", "export PATH=/opt/bin\nmpirun -np 16 -H a:8,b:8 ./train\n");
     assert!(found.is_empty(), "{found:?}");
+    // In front of mpirun alone, it is its own.
+    for (command, fires) in [
+        ("NCCL_IB_HCA=mlx5 mpirun -np 16 -H a:8,b:8 ./train", true),
+        ("NCCL_IB_HCA=mlx5 mpirun -np 16 -H a:8,b:8 -x NCCL_IB_HCA ./train", false),
+        ("NCCL_IB_HCA=mlx5 mpirun -np 8 ./train", false),
+        ("NCCL_IB_HCA=mlx5 ./one\nmpirun -np 16 -H a:8,b:8 ./train", false),
+    ] {
+        let found = said("job.sh", &format!("{command}\n"));
+        assert_eq!(found.iter().any(|(rule, _)| *rule == "not-forwarded"), fires, "{command}: {found:?}");
+    }
+}
+
+/// Goal: what two files set differently is said once, at the later one, with the place of the other; the same value is none.
+#[test]
+fn files_that_differ_are_named() {
+    let input = |name: &str, text: &str| Input { name: name.to_owned(), text: text.to_owned() };
+    let inputs = vec![
+        input("a.env", "NCCL_CROSS_NIC=2\nNCCL_IB_TIMEOUT=22\n"),
+        input("nccl.conf", "NCCL_IB_TIMEOUT=20\nNCCL_CROSS_NIC=2\n"),
+        input("job.sh", "export NCCL_IB_TIMEOUT=$T\n"),
+    ];
+    let outcome = lint(&Request { inputs, ..Request::default() }).unwrap();
+    let found = outcome.findings.iter().filter(|finding| finding.rule == "differs-between-files");
+    let found: Vec<_> = found.map(|one| (one.place.file.as_str(), one.place.line, one.what.as_str())).collect();
+    assert_eq!(found, [("nccl.conf", Some(1), "NCCL_IB_TIMEOUT=20, and NCCL_IB_TIMEOUT=22 in a.env:2")]);
 }
 
 /// Goal: a script is judged with the files that it sources, where they are here: plain lines of them reach no process,
@@ -314,7 +339,8 @@ fn every_rule_has_a_sample() {
     let found: BTreeSet<&str> = (samples.iter().flat_map(|sample| &sample.findings))
         .filter_map(|finding| Some(finding.split_once(' ')?.1))
         .chain(of_hosts)
-        .chain(["hca-beginning"])
+        // What one file alone does not show is tested by itself.
+        .chain(["hca-beginning", "differs-between-files"])
         .collect();
     let missing: Vec<&str> =
         rules::all().iter().map(|rule| rule.id.as_str()).filter(|id| !found.contains(id)).collect();

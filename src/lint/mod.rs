@@ -27,6 +27,7 @@ pub mod rules;
 mod setting;
 mod table;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use collcast_sim::nccl::Environment;
@@ -129,6 +130,7 @@ pub fn lint(request: &Request) -> Result<Outcome, Error> {
     let mut findings = Vec::new();
     let mut grounds = Vec::new();
     let mut tables: Vec<PathBuf> = request.inputs.iter().map(|input| PathBuf::from(&input.name)).collect();
+    let mut values = Values::default();
     for input in request.inputs.iter().chain(&of_host(request.host.as_deref())?) {
         if request.watch.stopped() {
             return Err(Error::Cancelled);
@@ -154,6 +156,9 @@ pub fn lint(request: &Request) -> Result<Outcome, Error> {
         for scope in &scopes {
             grounds.extend(check(scope, machine.as_ref(), &mut found)?);
         }
+        if kind != Kind::Log {
+            values.compare(&input.name, &scopes, &mut found);
+        }
         scopes.iter().for_each(|scope| of_tables(scope, &mut tables, &mut outcome, &mut findings));
     }
     if let Some((name, variables)) = &request.process {
@@ -172,6 +177,26 @@ pub fn lint(request: &Request) -> Result<Outcome, Error> {
     outcome.findings = findings;
     outcome.trust = (!grounds.is_empty()).then(|| grounds.into_iter().collect::<Grounds>().trust());
     Ok(outcome)
+}
+
+/// What files before set, by name: the first file and its setting.
+#[derive(Default)]
+struct Values(BTreeMap<String, (String, Setting)>);
+
+impl Values {
+    /// Names that a file sets otherwise than one before it.
+    fn compare(&mut self, file: &str, scopes: &[Scope], found: &mut Found<'_>) {
+        let settings = scopes.iter().flat_map(|scope| scope.last().into_values()).filter(|setting| setting.is_read());
+        for setting in settings {
+            let own = || (file.to_owned(), setting.clone());
+            let (other, earlier) = self.0.entry(setting.name.clone()).or_insert_with(own);
+            if other != file && earlier.value.trim() != setting.value.trim() {
+                let line = earlier.line.map_or(String::new(), |line| format!(":{line}"));
+                let what = format!("{}, and {} in {other}{line}", setting.text(), earlier.text());
+                found.add("differs-between-files", setting.line, what);
+            }
+        }
+    }
 }
 
 /// What NCCL reads on a host by itself.

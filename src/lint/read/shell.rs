@@ -272,6 +272,8 @@ struct Reader {
     firm: BTreeMap<String, String>,
     /// Settings that were exported in front of commands.
     exported: BTreeSet<String>,
+    /// Settings of the command that is read alone, in front of it.
+    own: BTreeSet<String>,
     /// The folder of the script; none where no file is to be sourced.
     folder: Option<PathBuf>,
     /// Files that are sourced, each once.
@@ -324,6 +326,7 @@ impl Reader {
         }
         let assigned = words.iter().take_while(|word| assignment(word).is_some()).count();
         let (assignments, command) = words.split_at(assigned);
+        self.own.clear();
         for word in assignments {
             let Some((name, value)) = assignment(word) else { continue };
             if !is_of_interest(name) {
@@ -333,6 +336,7 @@ impl Reader {
                 self.pending.insert(name.to_owned(), (value.to_owned(), word.line));
             } else {
                 self.set(name, value, word.line, command.is_empty());
+                self.own.extend((!command.is_empty()).then(|| name.to_owned()));
             }
         }
         let Some(program) = command.first() else { return };
@@ -521,9 +525,9 @@ impl Reader {
         }
     }
 
-    /// Settings that are exported and that a launcher does not name, in words.
+    /// Settings that a launcher has and does not name, in words.
     fn left_behind(&self, named: impl Fn(&String) -> bool) -> Option<String> {
-        let mut left = self.exported.iter().filter(|name| is_of_processes(name) && !named(name));
+        let mut left = self.exported.union(&self.own).filter(|name| is_of_processes(name) && !named(name));
         let first = left.next()?;
         Some(match left.count() {
             0 => first.clone(),
