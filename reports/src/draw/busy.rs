@@ -45,7 +45,7 @@ impl<'m> Busy<'m> {
             for (most, share) in most.iter_mut().zip(shares) {
                 *most = most.max(*share);
             }
-            debug_assert_eq!(of, kind);
+            assert_eq!(of, kind);
         }
         let vertex = |id| &self.machine.topology.vertex(id).name;
         let name = busiest.map_or_else(
