@@ -392,10 +392,13 @@ fn failed_gates_state_their_limit() {
 /// another command as if it were its own.
 #[test]
 fn help_and_hints_are_of_the_command() {
-    for (command, sizes) in [("simulate", "64M"), ("convert", "64M"), ("sweep", "8:8GiB:2"), ("bench", "8:1GiB:2")] {
+    let (one, many) = ("such as 64M", "FROM:TO:FACTOR");
+    for (command, of, sizes) in
+        [("simulate", one, "64M"), ("convert", one, "64M"), ("sweep", many, "8:8GiB:2"), ("bench", many, "8:1GiB:2")]
+    {
         let (_, help, _) = collcast(&[command, "--help"]);
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(help.contains(&format!("FROM:TO:FACTOR [default: {sizes}")), "{command}: {help}");
+        assert!(help.contains(&format!("{of} [default: {sizes}")), "{command}: {help}");
     }
     let dir = tempfile::tempdir().unwrap();
     let (code, _, err) = collcast(&["probe", "--quick", "-o", dir.path().to_str().unwrap()]);

@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(groups[1].communicator.to_string(), "dp (4 ranks, 2 nodes)");
         assert!(groups[0].is_first() && !groups[1].is_first());
         let (groups, notes) = "a=2,b=2".parse::<Communicators>().unwrap().on(&topology).unwrap();
-        assert_eq!((groups.len(), notes.len()), (1, 1), "{notes:?}");
+        assert_eq!((groups.len(), notes.len()), (1, 2), "one is alike, and 12 GPUs are in none: {notes:?}");
         assert!("a=8,b=4".parse::<Communicators>().unwrap().on(&topology).is_err());
         for bad in ["", "tp", "tp=0", "=4", "tp=x", "tp=2,tp=4", "tp=1"] {
             assert!(bad.parse::<Communicators>().is_err_and(|e| !e.is_empty()) || bad == "tp=1", "{bad}");

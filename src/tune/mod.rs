@@ -439,7 +439,7 @@ mod tests {
         let site = Site::load("h200x4")?;
         let outcome = tune(&site, &Request { sizes: Some(vec![1 << 20]), ..Request::default() })?;
         let verdict = |outcome: &Outcome, written: bool| -> Result<_, Error> {
-            let written = written.then_some(Path::new("tuned"));
+            let written = written.then_some(std::path::Path::new("tuned"));
             let show = crate::views::tune::Show { written, ..Default::default() };
             outcome.report(show).verdict.ok_or_else(|| lacks("verdict"))
         };
