@@ -736,7 +736,7 @@ fn every_format_says_the_same() {
         assert_eq!(broken && !slow, verdict.sentence.starts_with("run_failed"), "{}", verdict.sentence);
         let passes = outcome.health.state == State::Pass;
         let between = outcome.health.decisive().is_some_and(|(_, band)| band.share < band.low);
-        let word = if between { "passes" } else { "healthy" };
+        let word = if between { "below healthy, above the limit" } else { "healthy" };
         assert_eq!(passes, verdict.sentence.starts_with(word), "{}", verdict.sentence);
         assert!(!passes || end == ENDS[0].0, "{end}: {}", verdict.sentence);
         seen.insert((outcome.health.state, end));

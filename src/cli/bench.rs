@@ -80,7 +80,7 @@ pub(crate) struct Args {
     machine: MachineArgs,
     #[command(flatten)]
     call: CallArgs,
-    /// Who runs the calls [default: host (CPU threads); nccl where --expect or --expect-from asks what a host should reach]
+    /// Who runs the calls [default: host (CPU threads); nccl where --expect names a machine]
     #[arg(long = "backend", value_enum, value_name = "BACKEND", help_heading = "Measurement")]
     asked: Option<Runner>,
     /// Operations back to back in a batch; fewer for long operations
