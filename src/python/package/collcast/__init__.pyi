@@ -96,6 +96,7 @@ def simulate(
     split: _Values | None = None,
     ranks: _Values | None = None,
     collective: _Values | None = None,
+    size: _Values | None = None,
     minbytes: _Values | None = None,
     maxbytes: _Values | None = None,
     stepfactor: _Values | None = None,
@@ -124,7 +125,6 @@ def simulate(
     format: _Values | None = None,
     output: _Values | None = None,
     report: _Values | None = None,
-    size: _Values | None = None,
     sizes: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result: ...
@@ -252,6 +252,7 @@ def serve(
 ) -> Result: ...
 def transfer(
     *values: _Values | None,
+    topology: _Values | None = None,
     nodes: _Values | None = None,
     profile: _Pairs | None = None,
     gpu: _Values | None = None,
@@ -267,6 +268,8 @@ def transfer(
     break_even: _Values | None = None,
     tensor: _Values | None = None,
     precision: _Values | None = None,
+    nccl: _Values | None = None,
+    env: _Pairs | None = None,
     format: _Values | None = None,
     output: _Values | None = None,
     report: _Values | None = None,
@@ -525,6 +528,7 @@ def convert(
     graph: _Values | None = None,
     ranks: _Values | None = None,
     collective: _Values | None = None,
+    size: _Values | None = None,
     minbytes: _Values | None = None,
     maxbytes: _Values | None = None,
     stepfactor: _Values | None = None,
@@ -544,7 +548,6 @@ def convert(
     env: _Pairs | None = None,
     target: _Values | None = None,
     output: _Values | None = None,
-    size: _Values | None = None,
     sizes: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result | str: ...
