@@ -164,8 +164,8 @@ impl Ours {
         });
         let call = self.call.time.as_us();
         let time = time.map(SimDuration::as_us).filter(|time| (time / call - 1.0).abs() > SAME).map(|time| {
-            let long = if time < call { "shorter" } else { "longer" };
-            format!("by forecast the file takes {long} than the call, {time:.2} us and not {call:.2} us")
+            let more = if time < call { "less" } else { "more" };
+            format!("by forecast the file takes {more} time than the call, {time:.2} us and not {call:.2} us")
         });
         let parts: Vec<String> = blocks.into_iter().chain(time).collect();
         (!parts.is_empty()).then(|| format!("note: {}", parts.join("; ")))
