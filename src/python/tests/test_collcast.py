@@ -228,7 +228,11 @@ def test_other_threads_run_meanwhile():
 
 
 def test_ctrl_c_stops_an_answer():
-    code = "import collcast; collcast.forecast('dgx-h100', nodes=512, collective='all_reduce', sizes='8:8G:2', algorithm='best')"
+    # What a shell starts in the background ignores SIGINT, and so do its children.
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import collcast; "
+        "collcast.forecast('dgx-h100', nodes=512, collective='all_reduce', sizes='8:8G:2', algorithm='best')"
+    )
     child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     time.sleep(3)
     assert child.poll() is None
