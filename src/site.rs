@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use collcast_hwbackend::read::ENVIRONMENT;
 use collcast_reports::model::Input;
@@ -496,9 +496,12 @@ pub(crate) fn made_of(evidence: &str) -> String {
 
 /// What profiles were measured on the GPU of a machine that takes none of them.
 fn unmeasured(topology: &Topology) -> String {
+    // Reading them takes a tenth of a small sweep; programs that ask often do so once.
+    static BUILTIN: LazyLock<Vec<Profile>> =
+        LazyLock::new(|| Profile::builtin_names().filter_map(|name| Profile::builtin(name).ok()).collect());
     let of = |&gpu: &VertexId| Some(topology.gpu(gpu)?.family());
     let gpus: BTreeSet<String> = topology.hosts().iter().flat_map(|host| &host.gpus).filter_map(of).collect();
-    let measured = Profile::builtin_names().filter_map(|name| Profile::builtin(name).ok()).filter_map(|profile| {
+    let measured = BUILTIN.iter().filter_map(|profile| {
         let [fewest, most] = profile.ranks.filter(|_| profile.gpus.iter().any(|gpu| gpus.contains(gpu)))?;
         let hosts = if profile.across_hosts { "several hosts" } else { "one host" };
         Some(format!("{} ({fewest} to {most} GPUs of {hosts})", profile.name))

@@ -671,7 +671,7 @@ fn schedules_say_what_msccl_makes_of_them() {
     };
     let (file, call) = (time(&["--schedule", &path, "-s", "64M"]), time(&root));
     assert!(file > 1.2 * call, "{file} {call}");
-    assert!(err.contains(&format!("longer than the call, {file:.2} us and not {call:.2} us")), "{err}");
+    assert!(err.contains(&format!("more time than the call, {file:.2} us and not {call:.2} us")), "{err}");
     let pat = ["convert", "dgx-h100", "-c", "all_gather", "--algorithm", "pat", "--channels", "2", "-s", "1M"];
     check_refused(&pat, &["MSCCL would wait for ever", "--algorithm ring"]);
     let (code, _, err) = collcast(&[&pat[..], &["--target", "goal"]].concat());

@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::common::collcast;
+use crate::common::{all, collcast};
 
 const PAGE: &str = "docs/accuracy/training.md";
 
@@ -284,10 +284,15 @@ fn searches_find_what_is_given() {
     let llama = Request { model: "llama3-70b".to_owned(), global_batch: Some(512), ..on(256) };
     let llama = Request { framework: Framework::TorchtitanCompiled, precision: Precision::Bf16, ..llama };
     let llama = Request { micro_batch: Some(1), recompute: Some(Recompute::Full), ..llama };
-    for (request, layouts) in [
-        (deepseek, ["pp=16,ep=32,schedule=dualpipe", "pp=16,ep=32,schedule=zb", "pp=16,ep=32"]),
+    let small = Request { model: "mixtral-8x7b".to_owned(), global_batch: Some(128), micro_batch: Some(1), ..on(32) };
+    let mut cases = vec![
+        (small, ["pp=2,ep=8,schedule=dualpipe", "pp=2,ep=8,schedule=zb", "pp=2,ep=8"]),
         (llama, ["hsdp=64", "hsdp=8", "tp=1"]),
-    ] {
+    ];
+    if all("searches_find_what_is_given", "a search for DeepSeek-V3") {
+        cases.push((deepseek, ["pp=16,ep=32,schedule=dualpipe", "pp=16,ep=32,schedule=zb", "pp=16,ep=32"]));
+    }
+    for (request, layouts) in cases {
         let outcome = plan(&request, &Watch::default()).unwrap();
         let (found, usable) = (&outcome.layouts[0], outcome.capacity.1);
         for layout in layouts {
