@@ -56,7 +56,7 @@ fn lines(style: QuoteStyle, rows: impl Iterator<Item = Vec<String>>) -> String {
         .from_writer(Vec::new());
     let written = { rows }.try_for_each(|row| writer.write_record(row));
     // Writing to memory, with one cell for each column, has no way to fail.
-    assert!(written.is_ok(), "{written:?}");
+    assert!(written.is_ok(), "memory takes every line: {written:?}");
     String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
 }
 

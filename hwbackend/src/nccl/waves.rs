@@ -232,7 +232,7 @@ mod tests {
     /// Goal: waves of any schedule give exact results; also an imported one, with scratch memory and
     /// tokens.
     #[test]
-    fn waves_give_exact_results() {
+    fn waves_give_exact_results() -> Result<(), Box<dyn std::error::Error>> {
         for &collective in Collective::ALL {
             for &algorithm in valid_algorithms(collective) {
                 for (hosts, per_host, count) in [(1, 3, 1), (1, 4, 1000), (2, 2, 777), (3, 2, 64)] {
@@ -251,9 +251,9 @@ mod tests {
                     }
                     check_exact(&schedule);
                     if collective != Collective::SendRecv {
-                        let small = one_loop(&call, &plan, &order).unwrap();
-                        let imported = Imported::parse(&export(&small, "ours").unwrap(), "ours.xml").unwrap();
-                        let schedule = imported.schedule(small.call.clone(), &Limits::default()).unwrap();
+                        let small = one_loop(&call, &plan, &order)?;
+                        let imported = Imported::parse(&export(&small, "ours")?, "ours.xml")?;
+                        let schedule = imported.schedule(small.call.clone(), &Limits::default())?;
                         // PAT sends more chunks before it receives than MSCCL's FIFOs hold.
                         if algorithm != Algorithm::Pat || verify(&schedule).is_ok() {
                             check_exact(&schedule);
@@ -262,5 +262,6 @@ mod tests {
                 }
             }
         }
+        Ok(())
     }
 }

@@ -37,7 +37,7 @@ impl<'m> Busy<'m> {
         let ends = |from, to| (a(from) && b(to)) || (b(from) && a(to));
         let mut most = vec![0.0_f64; self.machine.times.len()];
         let mut busiest = None;
-        for &(from, to, of, shares) in self.used.iter().filter(|link| link.2 == kind && ends(link.0, link.1)) {
+        for &(from, to, _, shares) in self.used.iter().filter(|link| link.2 == kind && ends(link.0, link.1)) {
             let first = shares.first().copied().unwrap_or(0.0);
             if busiest.is_none_or(|(_, _, known)| known < first) {
                 busiest = Some((from, to, first));
@@ -45,7 +45,6 @@ impl<'m> Busy<'m> {
             for (most, share) in most.iter_mut().zip(shares) {
                 *most = most.max(*share);
             }
-            assert_eq!(of, kind);
         }
         let vertex = |id| &self.machine.topology.vertex(id).name;
         let name = busiest.map_or_else(

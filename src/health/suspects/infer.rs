@@ -238,7 +238,7 @@ struct Model<'a> {
     odds: Vec<f64>,
     /// The step before the first of each class. What is in every run of its kinds is as slow as these are, and what they share takes
     /// what the steps leave: to vary as well would count against it in each of them.
-    before: Vec<usize>,
+    base: Vec<usize>,
     /// By how much a class at a step betters the answer that nobody is sick, at most.
     alone: Vec<Vec<f64>>,
 }
@@ -246,17 +246,17 @@ struct Model<'a> {
 /// Slowness at a step, from 1; none at 0. Steps beyond [`STEPS`] are the same once more, of what does not vary from run to run.
 fn step(index: usize) -> f64 {
     let (least, most) = SLOWNESS;
-    if index == 0 { 0.0 } else { least * (most / least).powf((rank(index) - 1) as f64 / (STEPS - 1) as f64) }
+    if index == 0 { 0.0 } else { least * (most / least).powf((level(index) - 1) as f64 / (STEPS - 1) as f64) }
 }
 
 /// A step among those that are as slow or slower.
-fn rank(index: usize) -> usize {
+fn level(index: usize) -> usize {
     if index > STEPS { index - STEPS } else { index }
 }
 
 /// The slower of two steps, the first where they are as slow.
 fn slower(was: usize, slow: usize) -> usize {
-    if rank(slow) > rank(was) { slow } else { was }
+    if level(slow) > level(was) { slow } else { was }
 }
 
 /// Logarithm of the density of what noise leaves of a run: normal, or odd. The likelier of the two counts.
@@ -268,7 +268,7 @@ fn density(residual: f64, deviation: f64) -> f64 {
 
 /// Logarithm of how much likelier a slowness is beside that of others, than where it is the only one.
 fn as_slow(picks: &[(usize, usize)], slow: usize) -> f64 {
-    match picks.iter().any(|p| rank(p.1) == rank(slow)) {
+    match picks.iter().any(|p| level(p.1) == level(slow)) {
         _ if picks.is_empty() => 0.0,
         true => (ONE_CAUSE * STEPS as f64 + (1.0 - ONE_CAUSE)).ln(),
         false => (1.0 - ONE_CAUSE).ln(),
@@ -305,8 +305,8 @@ impl<'a> Model<'a> {
             let with = |kind: &Vec<usize>| kind.iter().filter(|index| class.trials.contains(index)).count();
             !class.trials.is_empty() && of.values().all(|kind| [0, kind.len()].contains(&with(kind)))
         };
-        let before: Vec<usize> = classes.iter().map(|class| if in_all(class) { STEPS } else { 0 }).collect();
-        let steps = if before.contains(&STEPS) { 2 * STEPS } else { STEPS };
+        let base: Vec<usize> = classes.iter().map(|class| if in_all(class) { STEPS } else { 0 }).collect();
+        let steps = if base.contains(&STEPS) { 2 * STEPS } else { STEPS };
         let table = |(index, trial): (usize, &Trial)| -> Vec<f64> {
             let offsets = &kinds[kind_of[index]].offsets;
             let deviation = |at: usize| if at > STEPS { noise(trial) } else { noise(trial).hypot(VARIES * step(at)) };
@@ -319,7 +319,7 @@ impl<'a> Model<'a> {
             (class.members.iter().map(of).sum::<f64>() / STEPS as f64).ln()
         };
         let odds = classes.iter().map(odds).collect();
-        let mut model = Self { trials, classes, kind_of, tables, odds, before, alone: Vec::new(), kinds };
+        let mut model = Self { trials, classes, kind_of, tables, odds, base, alone: Vec::new(), kinds };
         let healthy = vec![0; trials.len()];
         let alone = |class: usize| {
             let at_most = |slow| {
@@ -327,7 +327,7 @@ impl<'a> Model<'a> {
                 model.add(&mut change, &healthy, class, slow);
                 model.kinds.iter().map(|kind| largest(&change[kind.at.clone()])).sum()
             };
-            (0..=STEPS).map(|at| at_most(model.before[class] + at)).collect()
+            (0..=STEPS).map(|at| at_most(model.base[class] + at)).collect()
         };
         model.alone = (0..classes.len()).map(alone).collect();
         model
@@ -342,7 +342,7 @@ impl<'a> Model<'a> {
     fn add(&self, log_likelihood: &mut [f64], top: &[usize], class: usize, slow: usize) {
         for &index in &self.classes[class].trials {
             let was = top[index];
-            if rank(slow) > rank(was) {
+            if level(slow) > level(was) {
                 let at = self.kinds[self.kind_of[index]].at.clone();
                 let change = self.row(index, slow).iter().zip(self.row(index, was));
                 log_likelihood[at].iter_mut().zip(change).for_each(|(sum, (now, was))| *sum += now - was);
@@ -411,7 +411,7 @@ impl<'a> Model<'a> {
         for class in (0..self.classes.len()).filter(|class| !state.picks.iter().any(|p| p.0 == *class)) {
             let apart = self.classes[class].trials.iter().all(|&i| state.top[i] == 0);
             for at in 1..=STEPS {
-                let slow = self.before[class] + at;
+                let slow = self.base[class] + at;
                 let odds = self.odds[class] + as_slow(&state.picks, slow);
                 let belief = state.belief + odds;
                 if apart && state.score + odds + self.alone[class][at] < *best - HOPELESS {
