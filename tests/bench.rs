@@ -80,8 +80,7 @@ fn missing_hardware_is_exit_code_3() {
         }
         assert_eq!((code, out.as_str()), (3, ""), "{err}");
         let what = match backend {
-            "verbs" if cfg!(feature = "verbs") => "RDMA",
-            "verbs" => "RDMA verbs",
+            "verbs" => "RDMA",
             _ => "CUDA",
         };
         assert!(err.contains("hint:") && err.contains(what) && !err.contains("panicked"), "{err}");

@@ -5,7 +5,7 @@
 #
 # LIST is a shell script beside this one: quick.sh (2 to 5 minutes), faults.sh (1,000 random faults), long.sh (every
 # algorithm up to 64 MiB), perftest.sh (times beside perftest's); PROGRAMs are copied into the guest's /tools. Where none is named, collcast and the
-# tests of its executor are built, with the feature `verbs`. Needs Debian's packages below: those of the guest are downloaded and unpacked, not installed. Files that the list
+# tests of its executor are built. Needs Debian's packages below: those of the guest are downloaded and unpacked, not installed. Files that the list
 # leaves in /out come back as target/verbs-guest/LIST/out. Exit code 0: all passed; 1: one failed; 3: no guest, `skipped: why`.
 # A guest that is not over after COLLCAST_GUEST_SECONDS is ended: an hour, of quick.sh ten minutes.
 set -euo pipefail
@@ -32,8 +32,7 @@ done
 
 if [ ${#programs[@]} = 0 ]; then
   # The tests of the package `collcast` bring its program, built as `.ci/run` does.
-  cargo test --locked --features verbs --workspace --test bench \
-    --test verbs --no-run --message-format json >"$folder/built.json"
+  cargo test --locked --workspace --test bench --test verbs --no-run --message-format json >"$folder/built.json"
   tests=$(grep -o '"executable":"[^"]*/verbs-[0-9a-f]*"' "$folder/built.json" | cut -d'"' -f4)
   programs=("${CARGO_TARGET_DIR:-target}/debug/collcast" "$tests")
 fi

@@ -7,11 +7,8 @@
 #![allow(unsafe_code)] // A foreign interface: each block says what it relies on.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-#[cfg(feature = "verbs")]
-use std::ffi::c_int;
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Range;
-#[cfg(feature = "verbs")]
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::null_mut;
@@ -245,7 +242,6 @@ impl Memory {
     ///
     /// # Errors
     /// A driver that hands none out.
-    #[cfg(feature = "verbs")]
     pub(crate) fn shared(&self) -> Result<OwnedFd, ExecError> {
         let mut descriptor: c_int = -1;
         let kind = cu::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
@@ -714,7 +710,6 @@ pub(crate) fn compile(source: &str, arch: i32, options: &[String]) -> Result<Vec
 }
 
 #[cfg(test)]
-#[cfg(feature = "verbs")]
 mod tests {
     use std::os::fd::AsRawFd;
 

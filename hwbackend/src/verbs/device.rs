@@ -1,26 +1,20 @@
 //! What is used of libibverbs, with owners that free what they hold: NICs, registered memory, completion queues.
-//!
-//! The library is looked for when the program starts, by `rdma-mummy-sys`; where it is not there, its
-//! calls say so.
 
-use std::ffi::{CStr, c_int, c_uint};
+use std::ffi::{CStr, c_int, c_void};
 use std::io::Error as Os;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdma_mummy_sys::{
-    IBV_LINK_LAYER_ETHERNET, ibv_access_flags, ibv_ack_cq_events, ibv_alloc_pd, ibv_close_device, ibv_comp_channel,
-    ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_dealloc_pd, ibv_dereg_mr,
-    ibv_destroy_comp_channel, ibv_destroy_cq, ibv_device, ibv_device_attr, ibv_free_device_list, ibv_get_cq_event,
-    ibv_get_device_list, ibv_get_device_name, ibv_gid_entry, ibv_mr, ibv_open_device, ibv_pd, ibv_poll_cq,
-    ibv_port_attr, ibv_port_state, ibv_query_device, ibv_query_gid_table, ibv_query_port, ibv_reg_dmabuf_mr,
-    ibv_reg_mr, ibv_reg_mr_iova2, ibv_req_notify_cq, ibv_wc, ibv_wc_opcode, ibv_wc_status, ibv_wc_status_str,
-};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::ibverbs::{
+    Calls, Channel, Completion, Context, Device, DeviceAttributes, Domain, GID_TYPE_ROCE_V2, GidEntry,
+    LINK_LAYER_ETHERNET, PortAttributes, Queue, RECEIVED, RawRegion, SUCCESS, access, calls, poll_cq, port_state,
+    req_notify_cq,
+};
 use crate::exec::ExecError;
 
 /// Ports are numbered from 1; of a NIC with several this one is used.
@@ -48,33 +42,33 @@ fn missing(what: String) -> ExecError {
 
 /// The devices of this host; freed together.
 struct Devices {
-    list: *mut *mut ibv_device,
+    calls: &'static Calls,
+    list: *mut *mut Device,
     count: usize,
 }
 
 impl Devices {
     fn find() -> Result<Self, ExecError> {
+        let calls = calls().map_err(|error| missing(format!("RDMA takes libibverbs.so.1: {error}")))?;
         let mut count = 0;
         // SAFETY: a place for the number of devices.
-        let list = unsafe { ibv_get_device_list(&raw mut count) };
+        let list = unsafe { (calls.get_device_list)(&raw mut count) };
         if list.is_null() {
             let error = Os::last_os_error();
             return Err(missing(match error.raw_os_error().map(Errno::from_raw_os_error) {
-                // So say the bindings where they have not found the library.
-                Some(Errno::OPNOTSUPP) => "RDMA takes libibverbs.so.1, which this host has not".to_owned(),
                 Some(Errno::NOSYS) => "this host has no RDMA: its kernel has no module for it loaded".to_owned(),
                 _ => format!("no RDMA device can be asked for: {error}"),
             }));
         }
-        Ok(Self { list, count: usize::try_from(count).unwrap_or(0) })
+        Ok(Self { calls, list, count: usize::try_from(count).unwrap_or(0) })
     }
 
-    fn named(&self) -> impl Iterator<Item = (String, *mut ibv_device)> {
+    fn named(&self) -> impl Iterator<Item = (String, *mut Device)> {
         (0..self.count).map(|index| {
             // SAFETY: the list has `count` devices, whose names are strings that live as long as it does.
             unsafe {
                 let device = *self.list.add(index);
-                (CStr::from_ptr(ibv_get_device_name(device)).to_string_lossy().into_owned(), device)
+                (CStr::from_ptr((self.calls.get_device_name)(device)).to_string_lossy().into_owned(), device)
             }
         })
     }
@@ -83,7 +77,7 @@ impl Devices {
 impl Drop for Devices {
     fn drop(&mut self) {
         // SAFETY: a list that `ibv_get_device_list` made.
-        unsafe { ibv_free_device_list(self.list) };
+        unsafe { (self.calls.free_device_list)(self.list) };
     }
 }
 
@@ -92,8 +86,9 @@ impl Drop for Devices {
 pub(crate) struct Nic {
     /// Its name, such as `mlx5_0`.
     pub(crate) name: String,
-    context: *mut ibv_context,
-    pub(super) domain: *mut ibv_pd,
+    pub(super) calls: &'static Calls,
+    context: *mut Context,
+    pub(super) domain: *mut Domain,
     pub(super) port: Port,
     /// Most entries of a completion queue, and work requests of a queue pair.
     pub(super) most: (u32, u32),
@@ -133,7 +128,7 @@ impl Nic {
         let mut down = None;
         let wanted = if names.is_empty() { &known } else { names };
         for (name, device) in wanted.iter().filter_map(|want| devices.named().find(|(name, _)| name == want)) {
-            match Self::of(name, device) {
+            match Self::of(devices.calls, name, device) {
                 Ok(nic) => nics.push(Arc::new(nic)),
                 Err(error) if names.is_empty() => down = Some(error),
                 Err(error) => return Err(error),
@@ -145,25 +140,25 @@ impl Nic {
         }
     }
 
-    fn of(name: String, device: *mut ibv_device) -> Result<Self, ExecError> {
+    fn of(calls: &'static Calls, name: String, device: *mut Device) -> Result<Self, ExecError> {
         // SAFETY: a device of a list that still lives.
-        let context = unsafe { ibv_open_device(device) };
+        let context = unsafe { (calls.open_device)(device) };
         if context.is_null() {
             return Err(missing(format!("RDMA device `{name}` cannot be opened: {}", Os::last_os_error())));
         }
-        let mut nic = Self { name, context, domain: null_mut(), port: Port::default(), most: (0, 0) };
+        let mut nic = Self { name, calls, context, domain: null_mut(), port: Port::default(), most: (0, 0) };
         // SAFETY: a context that is open.
-        nic.domain = unsafe { ibv_alloc_pd(context) };
+        nic.domain = unsafe { (calls.alloc_pd)(context) };
         if nic.domain.is_null() {
             return Err(failed("ibv_alloc_pd", &Os::last_os_error()));
         }
         // SAFETY: numbers and arrays of them, for which zeros are values.
-        let mut limits: ibv_device_attr = unsafe { std::mem::zeroed() };
+        let mut limits: DeviceAttributes = unsafe { std::mem::zeroed() };
         // SAFETY: a place for what the device can do.
-        check("ibv_query_device", unsafe { ibv_query_device(context, &raw mut limits) })?;
+        check("ibv_query_device", unsafe { (calls.query_device)(context, &raw mut limits) })?;
         nic.most = (limits.max_cqe.cast_unsigned(), limits.max_qp_wr.cast_unsigned());
         let attributes = nic.attributes()?;
-        if attributes.state != ibv_port_state::IBV_PORT_ACTIVE {
+        if attributes.state != port_state::ACTIVE {
             return Err(ExecError::Missing {
                 what: format!("port {PORT} of RDMA device `{}` is {}", nic.name, state(attributes.state)),
                 hint: "bring it up (`ip link set NETDEV up`, or the subnet manager), or name another NIC with --nics"
@@ -171,7 +166,7 @@ impl Nic {
             });
         }
         nic.port = Port {
-            ethernet: attributes.link_layer == IBV_LINK_LAYER_ETHERNET,
+            ethernet: attributes.link_layer == LINK_LAYER_ETHERNET,
             lid: attributes.lid,
             mtu: attributes.active_mtu,
             ..Port::default()
@@ -180,18 +175,18 @@ impl Nic {
         Ok(nic)
     }
 
-    fn attributes(&self) -> Result<ibv_port_attr, ExecError> {
+    fn attributes(&self) -> Result<PortAttributes, ExecError> {
         // SAFETY: numbers alone.
-        let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
+        let mut attributes: PortAttributes = unsafe { std::mem::zeroed() };
         // SAFETY: a context that is open, and a place for what its port is.
-        check("ibv_query_port", unsafe { ibv_query_port(self.context, PORT, &raw mut attributes) })?;
+        check("ibv_query_port", unsafe { (self.calls.query_port)(self.context, PORT, &raw mut attributes) })?;
         Ok(attributes)
     }
 
     /// What is wrong with the port now; nothing where it is up.
     pub(crate) fn trouble(&self) -> Option<String> {
         match self.attributes() {
-            Ok(attributes) if attributes.state == ibv_port_state::IBV_PORT_ACTIVE => None,
+            Ok(attributes) if attributes.state == port_state::ACTIVE => None,
             Ok(attributes) => Some(format!("port {PORT} of {} is {}", self.name, state(attributes.state))),
             Err(error) => Some(format!("{} does not answer: {error}", self.name)),
         }
@@ -200,24 +195,20 @@ impl Nic {
     /// The address that the port is reached by. On Ethernet one of RoCE v2, over IPv4 where there is one: it is
     /// routed, and NCCL takes it too.
     fn gid(&self, length: c_int) -> Result<([u8; 16], u8), ExecError> {
-        /// `IBV_GID_TYPE_ROCE_V2`.
-        const ROCE_V2: u32 = 2;
         let length = usize::try_from(length).unwrap_or(0).clamp(1, 256);
         // SAFETY: numbers alone.
-        let mut entries: Vec<ibv_gid_entry> = vec![unsafe { std::mem::zeroed() }; length];
-        // SAFETY: place for `length` entries.
-        let found = unsafe { ibv_query_gid_table(self.context, entries.as_mut_ptr(), length, 0) };
-        entries.truncate(usize::try_from(found).map_err(|_| failed("ibv_query_gid_table", &Os::last_os_error()))?);
-        // SAFETY: every bit pattern is an address.
-        let raw = |entry: &ibv_gid_entry| unsafe { entry.gid.raw };
-        let rank = |entry: &&ibv_gid_entry| {
-            let mapped = raw(entry)[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-            let routed = entry.gid_type == ROCE_V2;
-            (self.port.ethernet && routed, mapped, std::cmp::Reverse(entry.gid_index))
+        let mut entries: Vec<GidEntry> = vec![unsafe { std::mem::zeroed() }; length];
+        // SAFETY: a context that is open.
+        let found = unsafe { self.calls.gids(self.context, &mut entries) };
+        entries.truncate(found.map_err(|error| failed("ibv_query_gid_table", &error))?);
+        let rank = |entry: &&GidEntry| {
+            let mapped = entry.gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+            let routed = entry.kind == GID_TYPE_ROCE_V2;
+            (self.port.ethernet && routed, mapped, std::cmp::Reverse(entry.index))
         };
-        let entry = entries.iter().filter(|entry| entry.port_num == u32::from(PORT)).max_by_key(rank);
+        let entry = entries.iter().filter(|entry| entry.port == u32::from(PORT)).max_by_key(rank);
         let entry = entry.ok_or_else(|| missing(format!("port {PORT} of `{}` has no address (GID)", self.name)))?;
-        Ok((raw(entry), u8::try_from(entry.gid_index).unwrap_or(0)))
+        Ok((entry.gid, u8::try_from(entry.index).unwrap_or(0)))
     }
 
     /// Registers memory that is at an address: of the host, or of a GPU where the kernel's peer memory knows it.
@@ -225,15 +216,15 @@ impl Nic {
     /// # Errors
     /// What the system says.
     pub(crate) fn register(self: &Arc<Self>, address: u64, bytes: usize, order: Order) -> Result<Region, Os> {
-        let base = address as *mut std::ffi::c_void;
+        let base = address as *mut c_void;
         // SAFETY: memory that its owner frees after the region. The second call leaves out what a kernel does not know.
         let region = unsafe {
             match order {
-                Order::Strict => ibv_reg_mr(self.domain, base, bytes, order.access()),
-                Order::Relaxed => ibv_reg_mr_iova2(self.domain, base, bytes, address, order.access().cast_unsigned()),
+                Order::Strict => self.calls.register(self.domain, base, bytes, order.access()),
+                Order::Relaxed => self.calls.register_relaxed(self.domain, base, bytes, order.access()),
             }
         };
-        Region::of(region, self)
+        Ok(Region { region: region?, nic: Arc::clone(self) })
     }
 
     /// The same of memory of a device, which a descriptor stands for.
@@ -248,9 +239,10 @@ impl Nic {
         order: Order,
     ) -> Result<Region, Os> {
         // SAFETY: a descriptor that is open. The region keeps what it stands for.
-        let region =
-            unsafe { ibv_reg_dmabuf_mr(self.domain, 0, bytes, address, descriptor.as_raw_fd(), order.access()) };
-        Region::of(region, self)
+        let region = unsafe {
+            self.calls.register_shared(self.domain, descriptor.as_raw_fd(), (address, bytes), order.access())
+        };
+        Ok(Region { region: region?, nic: Arc::clone(self) })
     }
 
     /// What it is, in words.
@@ -269,19 +261,19 @@ impl Drop for Nic {
         // SAFETY: all that was made of them holds this NIC, so it is gone. Nothing can be done where a call fails.
         unsafe {
             if !self.domain.is_null() {
-                ibv_dealloc_pd(self.domain);
+                (self.calls.dealloc_pd)(self.domain);
             }
-            ibv_close_device(self.context);
+            (self.calls.close_device)(self.context);
         }
     }
 }
 
-fn state(state: c_uint) -> &'static str {
+fn state(state: u32) -> &'static str {
     match state {
-        ibv_port_state::IBV_PORT_DOWN => "down",
-        ibv_port_state::IBV_PORT_INIT => "not set up yet",
-        ibv_port_state::IBV_PORT_ARMED => "armed, and not active",
-        ibv_port_state::IBV_PORT_ACTIVE => "active",
+        port_state::DOWN => "down",
+        port_state::INIT => "not set up yet",
+        port_state::ARMED => "armed, and not active",
+        port_state::ACTIVE => "active",
         _ => "in an unknown state",
     }
 }
@@ -296,11 +288,11 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    fn access(self) -> c_int {
-        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+    fn access(self) -> u32 {
+        let access = access::LOCAL_WRITE | access::REMOTE_WRITE;
         match self {
-            Self::Strict => access.0.cast_signed(),
-            Self::Relaxed => (access | ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING).0.cast_signed(),
+            Self::Strict => access,
+            Self::Relaxed => access | access::RELAXED_ORDERING,
         }
     }
 }
@@ -308,8 +300,8 @@ impl Order {
 /// Memory that a NIC may read and write, until dropped.
 #[derive(Debug)]
 pub(crate) struct Region {
-    region: *mut ibv_mr,
-    _nic: Arc<Nic>,
+    region: *mut RawRegion,
+    nic: Arc<Nic>,
 }
 
 // SAFETY: as for NICs.
@@ -318,10 +310,6 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    fn of(region: *mut ibv_mr, nic: &Arc<Nic>) -> Result<Self, Os> {
-        if region.is_null() { Err(Os::last_os_error()) } else { Ok(Self { region, _nic: Arc::clone(nic) }) }
-    }
-
     /// The keys of work requests of ours, and of those of peers.
     pub(crate) fn keys(&self) -> (u32, u32) {
         // SAFETY: a region that is registered.
@@ -332,7 +320,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: a region that is registered; queue pairs that use it are gone, or fail.
-        unsafe { ibv_dereg_mr(self.region) };
+        unsafe { (self.nic.calls.dereg_mr)(self.region) };
     }
 }
 
@@ -350,8 +338,8 @@ pub(crate) enum Done {
 /// A completion queue with the channel that wakes who waits for it.
 #[derive(Debug)]
 pub(crate) struct Completions {
-    pub(super) queue: *mut ibv_cq,
-    channel: *mut ibv_comp_channel,
+    pub(super) queue: *mut Queue,
+    channel: *mut Channel,
     pub(super) nic: Arc<Nic>,
 }
 
@@ -373,13 +361,14 @@ impl Completions {
             });
         }
         // SAFETY: a context that is open.
-        let channel = unsafe { ibv_create_comp_channel(nic.context) };
+        let channel = unsafe { (nic.calls.create_comp_channel)(nic.context) };
         if channel.is_null() {
             return Err(failed("ibv_create_comp_channel", &Os::last_os_error()));
         }
         let mut queue = Self { queue: null_mut(), channel, nic: Arc::clone(nic) };
         // SAFETY: a context and a channel that are open; no context of ours.
-        queue.queue = unsafe { ibv_create_cq(nic.context, entries.max(1).cast_signed(), null_mut(), channel, 0) };
+        queue.queue =
+            unsafe { (nic.calls.create_cq)(nic.context, entries.max(1).cast_signed(), null_mut(), channel, 0) };
         if queue.queue.is_null() {
             return Err(failed("ibv_create_cq", &Os::last_os_error()));
         }
@@ -394,19 +383,17 @@ impl Completions {
         /// Taken at once.
         const MOST: usize = 16;
         // SAFETY: numbers alone.
-        let mut entries: [ibv_wc; MOST] = unsafe { std::mem::zeroed() };
+        let mut entries: [Completion; MOST] = unsafe { std::mem::zeroed() };
         // SAFETY: place for so many.
-        let found = unsafe { ibv_poll_cq(self.queue, MOST as i32, entries.as_mut_ptr()) };
+        let found = unsafe { poll_cq(self.queue, MOST as i32, entries.as_mut_ptr()) };
         let found = usize::try_from(found).map_err(|_| failed("ibv_poll_cq", &Os::from_raw_os_error(-found)))?;
         done.extend(entries[..found].iter().map(|entry| {
-            let what = if entry.status != ibv_wc_status::IBV_WC_SUCCESS {
+            let what = if entry.status != SUCCESS {
                 // SAFETY: any status has a string.
-                let words = unsafe { CStr::from_ptr(ibv_wc_status_str(entry.status)) };
+                let words = unsafe { CStr::from_ptr((self.nic.calls.wc_status_str)(entry.status)) };
                 Done::Failed(words.to_str().unwrap_or("unknown status"), entry.vendor_err)
-            } else if entry.opcode & ibv_wc_opcode::IBV_WC_RECV != 0 {
-                // SAFETY: a number, whichever of the two it is.
-                let immediate = unsafe { entry.imm_data_invalidated_rkey_union.imm_data };
-                Done::Arrived(u32::from_be(immediate), entry.byte_len)
+            } else if entry.opcode & RECEIVED != 0 {
+                Done::Arrived(u32::from_be(entry.immediate), entry.byte_len)
             } else {
                 Done::Sent
             };
@@ -418,7 +405,7 @@ impl Completions {
     /// Asks to be woken by the next completion; those that are there already do not count.
     pub(crate) fn arm(&self) -> Result<(), ExecError> {
         // SAFETY: a queue that lives.
-        check("ibv_req_notify_cq", unsafe { ibv_req_notify_cq(self.queue, 0) })
+        check("ibv_req_notify_cq", unsafe { req_notify_cq(self.queue, 0) })
     }
 
     fn descriptor(&self) -> RawFd {
@@ -431,8 +418,8 @@ impl Completions {
         let (mut queue, mut context) = (null_mut(), null_mut());
         // SAFETY: an event is there, so the call does not block.
         unsafe {
-            if ibv_get_cq_event(self.channel, &raw mut queue, &raw mut context) == 0 {
-                ibv_ack_cq_events(queue, 1);
+            if (self.nic.calls.get_cq_event)(self.channel, &raw mut queue, &raw mut context) == 0 {
+                (self.nic.calls.ack_cq_events)(queue, 1);
             }
         }
     }
@@ -461,9 +448,9 @@ impl Drop for Completions {
         // SAFETY: all queue pairs that use them hold them, so they are gone.
         unsafe {
             if !self.queue.is_null() {
-                ibv_destroy_cq(self.queue);
+                (self.nic.calls.destroy_cq)(self.queue);
             }
-            ibv_destroy_comp_channel(self.channel);
+            (self.nic.calls.destroy_comp_channel)(self.channel);
         }
     }
 }

@@ -1,20 +1,19 @@
 //! Queue pairs of reliable connections.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::io::Error as Os;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdma_mummy_sys::{
-    ibv_access_flags, ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr,
-    ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge,
-    ibv_wr_opcode,
-};
 use serde::{Deserialize, Serialize};
 
 use super::acknowledgement::{RETRIES, timeout};
 use super::device::{Completions, Nic, PORT, check, failed};
+use super::ibverbs::{
+    PairAttributes, PairWanted, Piece, RELIABLE_CONNECTION, RawPair, ReceiveRequest, SendRequest, access, mask,
+    pair_state, post_recv, post_send, request, send,
+};
 use super::memory::Memory;
 use crate::exec::ExecError;
 
@@ -57,7 +56,7 @@ pub(crate) enum Verb {
 /// A queue pair of a reliable connection.
 #[derive(Debug)]
 pub(crate) struct Pair {
-    pair: *mut ibv_qp,
+    pair: *mut RawPair,
     nic: Arc<Nic>,
     /// Index of the NIC among those that memory is registered with.
     pub(crate) place: usize,
@@ -92,14 +91,14 @@ impl Pair {
         let asked = [64, 0];
         for inline in asked {
             // SAFETY: numbers and pointers, for which zeros are values.
-            let mut wanted: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+            let mut wanted: PairWanted = unsafe { std::mem::zeroed() };
             (wanted.send_cq, wanted.recv_cq) = (queue.queue, queue.queue);
-            wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
+            wanted.qp_type = RELIABLE_CONNECTION;
             (wanted.cap.max_send_wr, wanted.cap.max_recv_wr) = (depths.sends.max(1), depths.receives.max(1));
             (wanted.cap.max_send_sge, wanted.cap.max_recv_sge) = (1, 1);
             wanted.cap.max_inline_data = inline;
             // SAFETY: a domain and queues that live as long as the pair: it holds their NIC, and whoever made it them.
-            let pair = unsafe { ibv_create_qp(nic.domain, &raw mut wanted) };
+            let pair = unsafe { (nic.calls.create_qp)(nic.domain, &raw mut wanted) };
             if !pair.is_null() {
                 let pair = Self { pair, nic: Arc::clone(nic), place, inline: wanted.cap.max_inline_data };
                 pair.initialise()?;
@@ -109,9 +108,9 @@ impl Pair {
         Err(failed("ibv_create_qp", &Os::last_os_error()))
     }
 
-    fn modify(&self, mut to: ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), ExecError> {
+    fn modify(&self, mut to: PairAttributes, mask: u32) -> Result<(), ExecError> {
         // SAFETY: a pair that lives, and attributes that the mask names.
-        let code = unsafe { ibv_modify_qp(self.pair, &raw mut to, mask.0.cast_signed()) };
+        let code = unsafe { (self.nic.calls.modify_qp)(self.pair, &raw mut to, mask.cast_signed()) };
         check("ibv_modify_qp", code).map_err(|error| match error {
             ExecError::Library { call, message } => {
                 ExecError::Library { call, message: format!("{message} (state {}, {})", to.qp_state, self.nic.name) }
@@ -121,18 +120,17 @@ impl Pair {
     }
 
     fn initialise(&self) -> Result<(), ExecError> {
-        use ibv_qp_attr_mask as M;
-        let mut to = attributes(ibv_qp_state::IBV_QPS_INIT);
+        let mut to = attributes(pair_state::INIT);
         to.port_num = PORT;
-        to.qp_access_flags = (ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE).0;
-        self.modify(to, M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS)
+        to.qp_access_flags = access::LOCAL_WRITE | access::REMOTE_WRITE;
+        self.modify(to, mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS)
     }
 
     /// How peers reach it.
     pub(crate) fn address(&self) -> Address {
         let port = &self.nic.port;
         // SAFETY: a pair that lives.
-        let number = unsafe { (*self.pair).qp_num };
+        let number = unsafe { (*self.pair).number };
         Address { number, lid: port.lid, mtu: port.mtu, gid: port.gid }
     }
 
@@ -142,30 +140,29 @@ impl Pair {
     /// # Errors
     /// An address that cannot be reached.
     pub(crate) fn connect(&self, peer: &Address, patience: Duration) -> Result<(), ExecError> {
-        use ibv_qp_attr_mask as M;
         let port = &self.nic.port;
-        let mut ready = attributes(ibv_qp_state::IBV_QPS_RTR);
+        let mut ready = attributes(pair_state::READY_TO_RECEIVE);
         ready.path_mtu = port.mtu.min(peer.mtu);
         (ready.dest_qp_num, ready.rq_psn) = (peer.number, FIRST_PACKET);
         (ready.max_dest_rd_atomic, ready.min_rnr_timer) = (1, UNREADY);
-        (ready.ah_attr.dlid, ready.ah_attr.port_num) = (peer.lid, PORT);
+        (ready.path.dlid, ready.path.port_num) = (peer.lid, PORT);
         if port.ethernet {
-            ready.ah_attr.is_global = 1;
-            ready.ah_attr.grh.dgid.raw = peer.gid;
-            (ready.ah_attr.grh.sgid_index, ready.ah_attr.grh.hop_limit) = (port.gid_index, HOPS);
+            ready.path.is_global = 1;
+            ready.path.dgid = peer.gid;
+            (ready.path.sgid_index, ready.path.hop_limit) = (port.gid_index, HOPS);
         }
-        let path = M::IBV_QP_STATE | M::IBV_QP_AV | M::IBV_QP_PATH_MTU | M::IBV_QP_DEST_QPN | M::IBV_QP_RQ_PSN;
-        self.modify(ready, path | M::IBV_QP_MAX_DEST_RD_ATOMIC | M::IBV_QP_MIN_RNR_TIMER)?;
-        let mut send = attributes(ibv_qp_state::IBV_QPS_RTS);
+        let path = mask::STATE | mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+        self.modify(ready, path | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER)?;
+        let mut send = attributes(pair_state::READY_TO_SEND);
         (send.timeout, send.retry_cnt, send.rnr_retry) = (timeout(patience), RETRIES, RETRIES_UNREADY);
         (send.sq_psn, send.max_rd_atomic) = (FIRST_PACKET, 1);
-        let times = M::IBV_QP_STATE | M::IBV_QP_TIMEOUT | M::IBV_QP_RETRY_CNT | M::IBV_QP_RNR_RETRY;
-        self.modify(send, times | M::IBV_QP_SQ_PSN | M::IBV_QP_MAX_QP_RD_ATOMIC)
+        let times = mask::STATE | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY;
+        self.modify(send, times | mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC)
     }
 
     /// Puts it into error, as a NIC does that gave up; for tests of what then happens.
     pub(crate) fn fail(&self) -> Result<(), ExecError> {
-        self.modify(attributes(ibv_qp_state::IBV_QPS_ERR), ibv_qp_attr_mask::IBV_QP_STATE)
+        self.modify(attributes(pair_state::ERROR), mask::STATE)
     }
 
     /// Whether a work request of so many bytes carries them itself: their memory is free once it is posted.
@@ -185,33 +182,33 @@ impl Pair {
         signalled: bool,
     ) -> Result<(), ExecError> {
         assert!(at + length as usize <= memory.bytes(), "{at} + {length} bytes of {}", memory.bytes());
-        let mut piece = ibv_sge { addr: memory.address() + at as u64, length, lkey: memory.keys(self.place).0 };
+        let mut piece = Piece { address: memory.address() + at as u64, length, lkey: memory.keys(self.place).0 };
         // SAFETY: numbers and pointers, for which zeros are values.
-        let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
-        request.wr_id = number;
-        (request.sg_list, request.num_sge) = (&raw mut piece, c_int::from(length > 0));
+        let mut posted: SendRequest = unsafe { std::mem::zeroed() };
+        posted.wr_id = number;
+        (posted.sg_list, posted.num_sge) = (&raw mut piece, c_int::from(length > 0));
         let (remote, immediate) = match verb {
             Verb::Write(remote) => {
-                request.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+                posted.opcode = request::RDMA_WRITE;
                 (remote, 0)
             }
             Verb::WriteImmediate(remote, immediate) => {
-                request.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+                posted.opcode = request::RDMA_WRITE_WITH_IMM;
                 (remote, immediate)
             }
             Verb::Send => {
-                request.opcode = ibv_wr_opcode::IBV_WR_SEND;
+                posted.opcode = request::SEND;
                 (Remote::default(), 0)
             }
         };
-        request.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
-        (request.wr.rdma.remote_addr, request.wr.rdma.rkey) = (remote.address, remote.key);
-        let flag = |set: bool, flag: ibv_send_flags| if set { flag.0 } else { 0 };
-        request.send_flags = flag(signalled, ibv_send_flags::IBV_SEND_SIGNALED)
-            | flag(length > 0 && memory.on_host() && self.inlines(length), ibv_send_flags::IBV_SEND_INLINE);
+        posted.immediate = immediate.to_be();
+        (posted.remote_address, posted.rkey) = (remote.address, remote.key);
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        posted.flags = flag(signalled, send::SIGNALED)
+            | flag(length > 0 && memory.on_host() && self.inlines(length), send::INLINE);
         let mut bad = null_mut();
         // SAFETY: a pair that lives; memory that is registered, and stays until the pair is gone.
-        check("ibv_post_send", unsafe { ibv_post_send(self.pair, &raw mut request, &raw mut bad) })
+        check("ibv_post_send", unsafe { post_send(self.pair, &raw mut posted, &raw mut bad) })
     }
 
     /// Posts a receive, of a message into the memory where one is named.
@@ -220,10 +217,10 @@ impl Pair {
     /// A queue that is full, or in error.
     pub(crate) fn post_receive(&self, number: u64, into: Option<(&Memory, usize, u32)>) -> Result<(), ExecError> {
         // SAFETY: numbers and pointers, for which zeros are values.
-        let mut request: ibv_recv_wr = unsafe { std::mem::zeroed() };
+        let mut request: ReceiveRequest = unsafe { std::mem::zeroed() };
         let mut piece = into.map(|(memory, at, length)| {
             assert!(at + length as usize <= memory.bytes(), "{at} + {length} bytes of {}", memory.bytes());
-            ibv_sge { addr: memory.address() + at as u64, length, lkey: memory.keys(self.place).0 }
+            Piece { address: memory.address() + at as u64, length, lkey: memory.keys(self.place).0 }
         });
         if let Some(piece) = &mut piece {
             (request.sg_list, request.num_sge) = (&raw mut *piece, 1);
@@ -231,7 +228,7 @@ impl Pair {
         request.wr_id = number;
         let mut bad = null_mut();
         // SAFETY: a pair that lives; memory that is registered, and stays until the pair is gone.
-        check("ibv_post_recv", unsafe { ibv_post_recv(self.pair, &raw mut request, &raw mut bad) })
+        check("ibv_post_recv", unsafe { post_recv(self.pair, &raw mut request, &raw mut bad) })
     }
 
     /// Its NIC.
@@ -243,13 +240,13 @@ impl Pair {
 impl Drop for Pair {
     fn drop(&mut self) {
         // SAFETY: a pair that lives. Nothing can be done where the call fails.
-        unsafe { ibv_destroy_qp(self.pair) };
+        unsafe { (self.nic.calls.destroy_qp)(self.pair) };
     }
 }
 
-fn attributes(state: c_uint) -> ibv_qp_attr {
+fn attributes(state: u32) -> PairAttributes {
     // SAFETY: numbers alone.
-    let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    let mut attributes: PairAttributes = unsafe { std::mem::zeroed() };
     attributes.qp_state = state;
     attributes
 }

@@ -2,7 +2,6 @@
 //! Method: one thread a rank, each with an executor of its own, over the RDMA devices of this host: those of the guest of
 //! `tests/verbs/guest.sh`, which runs this. On a host that has none, each test says `skipped`.
 
-#![cfg(feature = "verbs")]
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
 mod faults;
