@@ -180,11 +180,10 @@ fn check_case_against_naive(topology: &Topology, case: &Case) {
 /// begin and end, not only the last.
 #[test]
 fn engine_agrees_with_the_naive_one_inside_a_host() {
-    let mut sample = Sample::new("engine_agrees_with_the_naive_one_inside_a_host", 7);
     for (collective, algorithm, protocol) in patterns() {
         for ranks in 1..=5 {
             for channels in 1..=3 {
-                for count in [0, 1, 500, 3001].into_iter().filter(|_| sample.takes()) {
+                for count in [0, 1, 500, 3001] {
                     let case = Case { channels, count, ..Case::new(collective, algorithm, protocol, ranks) };
                     check_case_against_naive(&nvswitch_box(5, 450.0), &case);
                 }

@@ -56,23 +56,23 @@ pub(crate) fn rates(capacities: &[u64], flows: &[&[Use]]) -> Vec<u64> {
     let one = u128::from(WEIGHT_ONE);
     let mut left: Vec<u128> = capacities.iter().map(|&c| u128::from(c.max(1))).collect();
     let mut rates = vec![None; flows.len()];
+    // What some flows weigh on each resource.
+    let weights = |chosen: &dyn Fn(usize) -> bool| -> Vec<u128> {
+        let mut weights = vec![0; capacities.len()];
+        for &(r, weight) in (0..flows.len()).filter(|&f| chosen(f)).flat_map(|f| flows[f]) {
+            weights[r as usize] += u128::from(weight);
+        }
+        weights
+    };
     while rates.iter().any(Option::is_none) {
-        let weight_of = |r: usize, chosen: &dyn Fn(usize) -> bool| -> u128 {
-            let uses = (0..flows.len()).filter(|&f| chosen(f)).flat_map(|f| flows[f]);
-            uses.filter(|u| u.0 as usize == r).map(|u| u128::from(u.1)).sum()
-        };
-        let share: Vec<Option<u64>> = (0..left.len())
-            .map(|r| {
-                let open = weight_of(r, &|f| rates[f].is_none());
-                (open > 0).then(|| u64::try_from(left[r] * one / open).unwrap().max(1))
-            })
+        let share: Vec<Option<u64>> = std::iter::zip(&left, weights(&|f| rates[f].is_none()))
+            .map(|(left, open)| (open > 0).then(|| u64::try_from(left * one / open).unwrap().max(1)))
             .collect();
         let level = share.iter().flatten().min().copied().unwrap();
         let full = |f: usize| flows[f].iter().any(|u| share[u.0 as usize] == Some(level));
         let stops: Vec<usize> = (0..flows.len()).filter(|&f| rates[f].is_none() && full(f)).collect();
-        for (r, left) in left.iter_mut().enumerate() {
-            let taken = weight_of(r, &|f| stops.contains(&f)) * u128::from(level);
-            *left = left.saturating_sub(taken.div_ceil(one));
+        for (left, taken) in std::iter::zip(&mut left, weights(&|f| stops.contains(&f))) {
+            *left = left.saturating_sub((taken * u128::from(level)).div_ceil(one));
         }
         for f in stops {
             rates[f] = Some(level);
@@ -649,16 +649,16 @@ impl Naive<'_> {
         let schedule = self.instance.schedules[spec.job as usize];
         let now = self.now;
         let signals: Vec<u64> = self.lanes.iter().map(|l| l.signals).collect();
-        // When a sender of this round knows that all receivers have begun it, by connection.
+        // When it knows as a sender of this round that all receivers have begun it, by port.
         let round = self.lanes[index].starts.len();
-        let opened = |id: usize| {
+        let opened = |id: u32| {
             let specs = self.instance.lanes.iter().zip(&self.lanes);
-            let receivers = specs.filter(|(spec, _)| spec.recv.contains(&(id as u32)));
+            let receivers = specs.filter(|(spec, _)| spec.recv.contains(&id));
             let starts: Option<Vec<u64>> =
                 receivers.map(|(_, lane)| lane.starts.get(round.wrapping_sub(1)).copied()).collect();
-            starts.and_then(|starts| starts.into_iter().max()).map(|at| at + self.instance.conns[id].latency.0)
+            starts.and_then(|starts| starts.into_iter().max()).map(|at| at + self.instance.conns[id as usize].latency.0)
         };
-        let opened: Vec<Option<u64>> = (0..self.conns.len()).map(opened).collect();
+        let opened: Vec<Option<u64>> = spec.send.iter().map(|&id| opened(id)).collect();
         let lane = &mut self.lanes[index];
         match lane.doing {
             Doing::Moves | Doing::Nothing => return false,
@@ -687,8 +687,8 @@ impl Naive<'_> {
                     let depth = self.instance.conns[id].depth as usize;
                     let started = conn.started[lane.send[port]];
                     if self.instance.conns[id].direct {
-                        self.times.extend(opened[id]);
-                        if opened[id].is_none_or(|at| at > now) {
+                        self.times.extend(opened[port]);
+                        if opened[port].is_none_or(|at| at > now) {
                             return false;
                         }
                     }
