@@ -1201,8 +1201,10 @@ proptest! {
     /// Goal: faster links never slow a run of one schedule on a symmetric machine. Left out is
     /// what has several peers or channels over a network: their slices share a proxy thread, and
     /// who comes first there may change (Graham's anomalies, 1969). So may channels on one host, which
-    /// start apart and take turns on a link: they may lose 5%. A rank that passes on what comes over a network has one thread
-    /// for both, and a tree has several peers too: these may lose 1%.
+    /// start apart and take turns on a link, and calls between pairs, which have two here: they may lose 5%.
+    /// A rank that passes on what comes over a network has one thread for both, and one with several peers has one
+    /// link for all: a slice that ends sooner lets the next one share the link sooner with what others wait for. These
+    /// may lose 1%. A ring of one channel on one host has each link for itself, and loses nothing.
     #[test]
     fn faster_links_never_slow_a_run(
         slow in symmetric_machine(),
@@ -1223,7 +1225,12 @@ proptest! {
         let fast = with_links(&slow, |_, link| at_percent(link, faster));
         let schedule = case.schedule(&slow);
         let end = |topology| simulate(&fold(&lay(topology, &prior(), &Transport::default(), &schedule).unwrap().instance).instance).end;
-        let most = if channels > 1 { 1.05 } else if one_host { 1.0 } else { 1.01 };
+        let most = match algorithm {
+            Algorithm::Direct => 1.05,
+            _ if channels > 1 => 1.05,
+            Algorithm::Ring if one_host => 1.0,
+            _ => 1.01,
+        };
         let (fast, slow) = (end(&fast), end(&slow));
         // Rates are whole bytes a second.
         let rounded = 1e-6;
