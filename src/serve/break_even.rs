@@ -13,7 +13,7 @@ use super::hand_off::sent;
 use super::request::Request;
 use super::setup::{Exchanges, Setup, steps};
 use crate::error::Error;
-use crate::transfer::has_drives;
+use crate::transfer::some_drives;
 
 /// Tokens of the shortest prompt, and how often it doubles: to 128k.
 const LENGTHS: (u64, u32) = (128, 11);
@@ -90,7 +90,7 @@ impl BreakEven {
 /// As of [`serve`](super::serve()).
 pub fn break_even(request: &Request, group: Group, drives: Option<u32>) -> Result<BreakEven, Error> {
     let tensor = group.tensor;
-    has_drives(drives)?;
+    let drives = some_drives(drives)?;
     let one = Setup::new(request, tensor)?;
     one.blocks(group, request).map_err(|error| match error {
         // There are no stages here, which a worker of `serve` may have.

@@ -13,5 +13,5 @@ pub use beside::Beside;
 pub use outcome::{Outcome, Row};
 pub use places::places;
 pub use request::Request;
-pub(crate) use run::has_drives;
+pub(crate) use run::some_drives;
 pub use run::transfer;

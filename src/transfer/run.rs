@@ -1,5 +1,7 @@
 //! Forecasts a transfer by each of its ways.
 
+use std::num::NonZeroU32;
+
 use collcast_sim::ids::HostId;
 use collcast_sim::profile::OriginKind;
 use collcast_sim::transfer::{Backend, Finished, Fleet, Load, Place, TransferError, Way, run, ways};
@@ -32,9 +34,10 @@ pub fn transfer(request: &Request) -> Result<Outcome, Error> {
     let (from, to) = (places("--from", &request.from)?, places("--to", &request.to)?);
     let pairs = pair(&from, &to)?;
     check(request)?;
+    let drives = some_drives(request.drives)?;
     let site = site(request, &pairs)?;
     let gpu = gpu_of(&site.topology, request.gpu.as_deref())?;
-    let mut fleet = Fleet::new(&site.topology, &site.profile, &gpu, request.drives);
+    let mut fleet = Fleet::new(&site.topology, &site.profile, &gpu, drives);
     let pairs: Vec<Pair> =
         pairs.into_iter().map(|places| Pair { places, ways: ways(&mut fleet, places.0, places.1) }).collect();
     let others = request.beside.as_ref().map_or(Ok(Vec::new()), |beside| beside.loads(&mut fleet))?;
@@ -81,15 +84,13 @@ fn check(request: &Request) -> Result<(), Error> {
     if request.layers == 0 || request.layers > MOST_LAYERS {
         return Err(Error::usage(format!("--layers {}", request.layers), format!("give 1 to {MOST_LAYERS} layers")));
     }
-    has_drives(request.drives)
+    Ok(())
 }
 
-/// Refuses hosts that are said to have no drives.
-pub(crate) fn has_drives(drives: Option<u32>) -> Result<(), Error> {
-    match drives {
-        Some(0) => Err(Error::usage("hosts without drives have nothing to read", "give --drives 1 or more")),
-        _ => Ok(()),
-    }
+/// The drives of each host, where they are given. Hosts that are said to have none are refused.
+pub(crate) fn some_drives(drives: Option<u32>) -> Result<Option<NonZeroU32>, Error> {
+    let none = || Error::usage("hosts without drives have nothing to read", "give --drives 1 or more");
+    drives.map(|count| NonZeroU32::new(count).ok_or_else(none)).transpose()
 }
 
 /// Each place with the one that it sends to.

@@ -1,5 +1,7 @@
 //! By which back ends bytes can go from one place to another, and what each stage of a way takes.
 
+use std::num::NonZeroU32;
+
 use super::place::Place;
 use crate::collective::Protocol;
 use crate::compute::Compute;
@@ -157,13 +159,13 @@ pub struct Fleet<'m> {
     /// Its GPUs' kernels, of which copies are some.
     gpu: &'m Compute,
     /// NVMe drives of each host, where others than the topology's are asked for.
-    drives: Option<u32>,
+    drives: Option<NonZeroU32>,
     router: Router<'m>,
 }
 
 impl<'m> Fleet<'m> {
     /// A machine; `drives` are those of each host, in place of the topology's.
-    pub fn new(topology: &'m Topology, profile: &'m Profile, gpu: &'m Compute, drives: Option<u32>) -> Self {
+    pub fn new(topology: &'m Topology, profile: &'m Profile, gpu: &'m Compute, drives: Option<NonZeroU32>) -> Self {
         // UCX sends through the NICs that are near; PXN is NCCL's.
         let transport = Transport { pxn: false, interface: Interface::Data, ..Transport::default() };
         Self { topology, profile, gpu, drives, router: Router::with(topology, transport) }
@@ -193,7 +195,7 @@ impl<'m> Fleet<'m> {
         let known = self.topology.hosts().get(host.index()).and_then(|host| host.storage);
         let (read, write) = self.profile.drive();
         let storage = known.unwrap_or(Storage { drives: DRIVES, read, write, network: None });
-        Storage { drives: self.drives.unwrap_or(storage.drives).max(1), ..storage }
+        Storage { drives: self.drives.map_or(storage.drives, NonZeroU32::get), ..storage }
     }
 
     /// The vertex of a place's memory; of drives and stores, of the host memory beside them. `other`: the place at the
