@@ -3,7 +3,98 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// What is made of a value of any kind: the default of kinds that it says nothing of.
+pub(super) trait Lenient: Default {
+    /// Of a number without a fraction.
+    fn whole(_: i64) -> Self {
+        Self::default()
+    }
+
+    /// Of another number.
+    fn number(_: f64) -> Self {
+        Self::default()
+    }
+
+    /// Of yes or no.
+    fn flag(_: bool) -> Self {
+        Self::default()
+    }
+
+    /// Of words.
+    fn words(_: &str) -> Self {
+        Self::default()
+    }
+
+    /// Of a list, which is read to its end.
+    fn list<'de, A: SeqAccess<'de>>(mut parts: A) -> Result<Self, A::Error> {
+        while parts.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Self::default())
+    }
+
+    /// Of an object, which is read to its end.
+    fn object<'de, A: MapAccess<'de>>(mut parts: A) -> Result<Self, A::Error> {
+        while parts.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Self::default())
+    }
+}
+
+/// Reads one.
+pub(super) struct Any<T>(pub(super) PhantomData<T>);
+
+impl<'de, T: Lenient> Visitor<'de> for Any<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<T, E> {
+        Ok(T::whole(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<T, E> {
+        Ok(i64::try_from(value).map_or_else(|_| T::default(), T::whole))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<T, E> {
+        Ok(T::number(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<T, E> {
+        Ok(T::words(value))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<T, E> {
+        Ok(T::flag(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, parts: A) -> Result<T, A::Error> {
+        T::list(parts)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, parts: A) -> Result<T, A::Error> {
+        T::object(parts)
+    }
+}
+
+/// Reads values of these types so.
+macro_rules! lenient {
+    ($($kind:ty),*) => {$(
+        impl<'de> serde::Deserialize<'de> for $kind {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any($crate::trace::loose::Any(std::marker::PhantomData))
+            }
+        }
+    )*};
+}
+pub(super) use lenient;
+lenient!(Loose, Ranks, Dims, Elements);
 
 /// A value of which only numbers and words matter.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -49,69 +140,22 @@ impl Loose {
     }
 }
 
-impl<'de> Deserialize<'de> for Loose {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any;
-        impl<'de> Visitor<'de> for Any {
-            type Value = Loose;
+impl Lenient for Loose {
+    fn whole(value: i64) -> Self {
+        Self::Whole(value)
+    }
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("any value")
-            }
+    fn number(value: f64) -> Self {
+        Self::Number(value)
+    }
 
-            fn visit_i64<E>(self, value: i64) -> Result<Loose, E> {
-                Ok(Loose::Whole(value))
-            }
-
-            fn visit_u64<E>(self, value: u64) -> Result<Loose, E> {
-                Ok(i64::try_from(value).map_or(Loose::Other, Loose::Whole))
-            }
-
-            fn visit_f64<E>(self, value: f64) -> Result<Loose, E> {
-                Ok(Loose::Number(value))
-            }
-
-            fn visit_str<E>(self, value: &str) -> Result<Loose, E> {
-                Ok(Loose::Text(value.to_owned()))
-            }
-
-            fn visit_string<E>(self, value: String) -> Result<Loose, E> {
-                Ok(Loose::Text(value))
-            }
-
-            fn visit_bool<E>(self, _: bool) -> Result<Loose, E> {
-                Ok(Loose::Other)
-            }
-
-            fn visit_unit<E>(self) -> Result<Loose, E> {
-                Ok(Loose::Other)
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Loose, A::Error> {
-                while parts.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Loose::Other)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut parts: A) -> Result<Loose, A::Error> {
-                while parts.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Loose::Other)
-            }
-        }
-        deserializer.deserialize_any(Any)
+    fn words(value: &str) -> Self {
+        Self::Text(value.to_owned())
     }
 }
 
-/// An object of which some keys matter.
-pub(super) trait Keyed: Default {
-    /// Those keys.
-    const KEYS: &'static [&'static str];
-
-    /// Takes the value of one.
-    fn take<'de, A: MapAccess<'de>>(&mut self, key: &str, parts: &mut A) -> Result<(), A::Error>;
-}
-
-/// Declares such objects: `"key" => field: type`. Of a key that is there twice the last value counts, as in Python; what is no
-/// object is an empty one.
+/// Declares objects of which some keys matter: `"key" => field: type`. Of a key that is there twice the last value counts, as
+/// in Python; what is no object is an empty one.
 macro_rules! objects {
     ($($(#[$doc:meta])* struct $name:ident { $($key:literal => $field:ident: $kind:ty,)* })*) => {$(
         $(#[$doc])*
@@ -120,81 +164,26 @@ macro_rules! objects {
             $($field: $kind,)*
         }
 
-        impl $crate::trace::loose::Keyed for $name {
-            const KEYS: &'static [&'static str] = &[$($key),*];
-
-            fn take<'de, A: serde::de::MapAccess<'de>>(&mut self, key: &str, parts: &mut A) -> Result<(), A::Error> {
-                match key {
-                    $($key => self.$field = parts.next_value()?,)*
-                    _ => drop(parts.next_value::<serde::de::IgnoredAny>()?),
+        impl $crate::trace::loose::Lenient for $name {
+            fn object<'de, A: serde::de::MapAccess<'de>>(mut parts: A) -> Result<Self, A::Error> {
+                let mut read = Self::default();
+                while let Some(key) = parts.next_key_seed($crate::trace::loose::Key(&[$($key),*]))? {
+                    match key {
+                        $($key => read.$field = parts.next_value()?,)*
+                        _ => drop(parts.next_value::<serde::de::IgnoredAny>()?),
+                    }
                 }
-                Ok(())
+                Ok(read)
             }
         }
 
-        impl<'de> serde::Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                $crate::trace::loose::object(deserializer)
-            }
-        }
+        $crate::trace::loose::lenient!($name);
     )*};
 }
 pub(super) use objects;
 
-/// Reads one.
-pub(super) fn object<'de, T: Keyed, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-    deserializer.deserialize_any(Object(PhantomData))
-}
-
-struct Object<T>(PhantomData<T>);
-
-impl<'de, T: Keyed> Visitor<'de> for Object<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<T, E> {
-        Ok(T::default())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<T, E> {
-        Ok(T::default())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<T, E> {
-        Ok(T::default())
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<T, E> {
-        Ok(T::default())
-    }
-
-    fn visit_unit<E>(self) -> Result<T, E> {
-        Ok(T::default())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<T, E> {
-        Ok(T::default())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<T, A::Error> {
-        while parts.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(T::default())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut parts: A) -> Result<T, A::Error> {
-        let mut read = T::default();
-        while let Some(key) = parts.next_key_seed(Key(T::KEYS))? {
-            read.take(key, &mut parts)?;
-        }
-        Ok(read)
-    }
-}
-
 /// The one of these keys that a text is, empty where it is none: without a copy of the text.
-struct Key(&'static [&'static str]);
+pub(super) struct Key(pub(super) &'static [&'static str]);
 
 impl<'de> DeserializeSeed<'de> for Key {
     type Value = &'static str;
@@ -236,58 +225,47 @@ impl Ranks {
     }
 }
 
-impl<'de> Deserialize<'de> for Ranks {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> Visitor<'de> for List {
-            type Value = Ranks;
+impl Lenient for Ranks {
+    fn words(text: &str) -> Self {
+        Self::of_text(text)
+    }
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of ranks")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Ranks, E> {
-                Ok(Ranks::of_text(text))
-            }
-
-            fn visit_i64<E>(self, _: i64) -> Result<Ranks, E> {
-                Ok(Ranks::default())
-            }
-
-            fn visit_u64<E>(self, _: u64) -> Result<Ranks, E> {
-                Ok(Ranks::default())
-            }
-
-            fn visit_f64<E>(self, _: f64) -> Result<Ranks, E> {
-                Ok(Ranks::default())
-            }
-
-            fn visit_bool<E>(self, _: bool) -> Result<Ranks, E> {
-                Ok(Ranks::default())
-            }
-
-            fn visit_unit<E>(self) -> Result<Ranks, E> {
-                Ok(Ranks::default())
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Ranks, A::Error> {
-                let mut ranks = Some(Vec::new());
-                while let Some(part) = parts.next_element::<Loose>()? {
-                    let rank = part.count().and_then(|rank| u32::try_from(rank).ok());
-                    match (&mut ranks, rank) {
-                        (Some(ranks), Some(rank)) if ranks.len() < RANKS_MAX => ranks.push(rank),
-                        _ => ranks = None,
-                    }
-                }
-                Ok(Ranks(ranks.unwrap_or_default()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut parts: A) -> Result<Ranks, A::Error> {
-                while parts.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Ranks::default())
+    fn list<'de, A: SeqAccess<'de>>(mut parts: A) -> Result<Self, A::Error> {
+        let mut ranks = Some(Vec::new());
+        while let Some(part) = parts.next_element::<Loose>()? {
+            let rank = part.count().and_then(|rank| u32::try_from(rank).ok());
+            match (&mut ranks, rank) {
+                (Some(ranks), Some(rank)) if ranks.len() < RANKS_MAX => ranks.push(rank),
+                _ => ranks = None,
             }
         }
-        deserializer.deserialize_any(List)
+        Ok(Self(ranks.unwrap_or_default()))
+    }
+}
+
+/// Sizes of a tensor: the product of a list, or a size that stands alone.
+enum Dims {
+    List(u64),
+    Bare(u64),
+}
+
+impl Default for Dims {
+    fn default() -> Self {
+        Self::Bare(0)
+    }
+}
+
+impl Lenient for Dims {
+    fn whole(size: i64) -> Self {
+        Self::Bare(size.try_into().unwrap_or(0))
+    }
+
+    fn list<'de, A: SeqAccess<'de>>(mut sizes: A) -> Result<Self, A::Error> {
+        let mut product = 1_u64;
+        while let Some(size) = sizes.next_element::<Loose>()? {
+            product = product.saturating_mul(size.count().unwrap_or(0));
+        }
+        Ok(Self::List(product))
     }
 }
 
@@ -295,94 +273,16 @@ impl<'de> Deserialize<'de> for Ranks {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Elements(pub(super) u64);
 
-/// A list of sizes, or a size.
-struct Dims(u64, bool);
-
-macro_rules! nothing {
-    ($value:ty, $nothing:expr) => {
-        fn visit_f64<E>(self, _: f64) -> Result<$value, E> {
-            Ok($nothing)
+impl Lenient for Elements {
+    fn list<'de, A: SeqAccess<'de>>(mut tensors: A) -> Result<Self, A::Error> {
+        // One tensor may stand without a list of its own.
+        let (mut sum, mut product) = (0_u64, None::<u64>);
+        while let Some(sizes) = tensors.next_element()? {
+            match sizes {
+                Dims::Bare(size) => product = Some(product.unwrap_or(1).saturating_mul(size)),
+                Dims::List(elements) => sum = sum.saturating_add(elements),
+            }
         }
-        fn visit_bool<E>(self, _: bool) -> Result<$value, E> {
-            Ok($nothing)
-        }
-        fn visit_unit<E>(self) -> Result<$value, E> {
-            Ok($nothing)
-        }
-        fn visit_str<E>(self, _: &str) -> Result<$value, E> {
-            Ok($nothing)
-        }
-        fn visit_map<A: MapAccess<'de>>(self, mut parts: A) -> Result<$value, A::Error> {
-            while parts.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-            Ok($nothing)
-        }
-    };
-}
-
-impl<'de> Deserialize<'de> for Dims {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Sizes;
-        impl<'de> Visitor<'de> for Sizes {
-            type Value = Dims;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("sizes of a tensor")
-            }
-
-            fn visit_u64<E>(self, size: u64) -> Result<Dims, E> {
-                Ok(Dims(size, true))
-            }
-
-            fn visit_i64<E>(self, _: i64) -> Result<Dims, E> {
-                Ok(Dims(0, true))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut sizes: A) -> Result<Dims, A::Error> {
-                let mut product = 1_u64;
-                while let Some(size) = sizes.next_element::<Loose>()? {
-                    product = product.saturating_mul(size.count().unwrap_or(0));
-                }
-                Ok(Dims(product, false))
-            }
-
-            nothing!(Dims, Dims(0, true));
-        }
-        deserializer.deserialize_any(Sizes)
-    }
-}
-
-impl<'de> Deserialize<'de> for Elements {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Tensors;
-        impl<'de> Visitor<'de> for Tensors {
-            type Value = Elements;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("sizes of tensors")
-            }
-
-            fn visit_u64<E>(self, _: u64) -> Result<Elements, E> {
-                Ok(Elements(0))
-            }
-
-            fn visit_i64<E>(self, _: i64) -> Result<Elements, E> {
-                Ok(Elements(0))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut tensors: A) -> Result<Elements, A::Error> {
-                // One tensor may stand without a list of its own.
-                let (mut sum, mut product) = (0_u64, None::<u64>);
-                while let Some(Dims(size, bare)) = tensors.next_element()? {
-                    match bare {
-                        true => product = Some(product.unwrap_or(1).saturating_mul(size)),
-                        false => sum = sum.saturating_add(size),
-                    }
-                }
-                Ok(Elements(sum.saturating_add(product.unwrap_or(0))))
-            }
-
-            nothing!(Elements, Elements(0));
-        }
-        deserializer.deserialize_any(Tensors)
+        Ok(Self(sum.saturating_add(product.unwrap_or(0))))
     }
 }

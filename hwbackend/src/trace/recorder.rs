@@ -7,12 +7,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, SeqAccess, Visitor};
 
 use super::call::{Call, Group, Split, framework_collective, framework_dtype};
 use super::head::{EVENTS_MAX, Head};
-use super::loose::{Elements, Loose, objects};
+use super::loose::{Elements, Lenient, Loose, lenient, objects};
 
 /// How far a call came.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -60,36 +59,20 @@ objects! {
 #[derive(Default)]
 struct Names(Vec<String>);
 
-impl<'de> Deserialize<'de> for Names {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> Visitor<'de> for List {
-            type Value = Names;
+impl Lenient for Names {
+    fn words(text: &str) -> Self {
+        Self(vec![text.to_owned()])
+    }
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of words")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Names, E> {
-                Ok(Names(vec![text.to_owned()]))
-            }
-
-            fn visit_unit<E>(self) -> Result<Names, E> {
-                Ok(Names::default())
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Names, A::Error> {
-                let mut names = Vec::new();
-                while let Some(part) = parts.next_element::<Loose>()? {
-                    // The first of many tensors says the type of all.
-                    if names.len() < 2 {
-                        names.push(part.text().unwrap_or_default().to_owned());
-                    }
-                }
-                Ok(Names(names))
+    fn list<'de, A: SeqAccess<'de>>(mut parts: A) -> Result<Self, A::Error> {
+        let mut names = Vec::new();
+        while let Some(part) = parts.next_element::<Loose>()? {
+            // The first of many tensors says the type of all.
+            if names.len() < 2 {
+                names.push(part.text().unwrap_or_default().to_owned());
             }
         }
-        deserializer.deserialize_any(List)
+        Ok(Self(names))
     }
 }
 
@@ -97,20 +80,21 @@ impl<'de> Deserialize<'de> for Names {
 #[derive(Default)]
 struct Flag(bool);
 
-impl<'de> Deserialize<'de> for Flag {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either {
-            Bool(bool),
-            Other(Loose),
-        }
-        Ok(Self(match Either::deserialize(deserializer)? {
-            Either::Bool(flag) => flag,
-            Either::Other(other) => other.count().is_some_and(|n| n > 0),
-        }))
+impl Lenient for Flag {
+    fn flag(flag: bool) -> Self {
+        Self(flag)
+    }
+
+    fn whole(number: i64) -> Self {
+        Self(number > 0)
+    }
+
+    fn words(text: &str) -> Self {
+        Self(text.trim().parse().is_ok_and(|number: u64| number > 0))
     }
 }
+
+lenient!(Names, Flag);
 
 /// Takes entries one by one.
 #[derive(Default)]
