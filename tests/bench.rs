@@ -75,7 +75,7 @@ fn missing_hardware_is_exit_code_3() {
     for backend in ["cuda", "nccl", "nccl-p2p", "verbs"] {
         let (code, out, err) = collcast(&["bench", "--backend", backend, "-s", "8"], &[]);
         if code == 0 {
-            println!("skipped: a GPU is there");
+            common::skipped("a GPU is there");
             continue;
         }
         assert_eq!((code, out.as_str()), (3, ""), "{err}");
@@ -100,7 +100,7 @@ fn missing_hardware_is_exit_code_3() {
 fn launched_processes_say_what_is_missing() {
     let args = ["bench", "--backend", "verbs", "h200x4", "--gpus", "2", "-s", "8", "--algorithm", "ring"];
     if collcast(&args, &[]).0 != 3 {
-        println!("skipped: RDMA devices are there");
+        common::skipped("RDMA devices are there");
         return;
     }
     let launchers: [[(&str, &str); 4]; 3] = [
@@ -134,7 +134,7 @@ fn launched_processes_say_what_is_missing() {
             assert!(err.contains("RDMA") && err.contains("hint:"), "{err}");
             assert_eq!(told.status.code(), Some(3), "{err}");
         }
-        Err(error) => println!("skipped: mpirun cannot be started: {error}"),
+        Err(error) => common::skipped(&format!("mpirun cannot be started: {error}")),
     }
 }
 

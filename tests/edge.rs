@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{collcast, program};
+use crate::common::{collcast, program, skipped};
 
 /// Goal: a stderr that is full or closed loses notes and errors, and changes no exit code.
 #[test]
@@ -403,7 +403,7 @@ fn help_and_hints_are_of_the_command() {
     let dir = tempfile::tempdir().unwrap();
     let (code, _, err) = collcast(&["probe", "--quick", "-o", dir.path().to_str().unwrap()]);
     if code != 3 {
-        eprintln!("skipped: there is a GPU here");
+        skipped("there is a GPU here");
         return;
     }
     assert!(!err.contains("--backend") || err.contains("collcast bench --backend"), "{err}");

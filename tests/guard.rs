@@ -9,7 +9,7 @@ use collcast::sim::units::Bytes;
 use collcast::views::guard::prometheus;
 use collcast::{Query, SiteSpec};
 
-use crate::common::collcast;
+use crate::common::{collcast, skipped};
 
 /// A run on 4 H200 that takes `times` what is forecast from 32 MiB on.
 fn run(times: f64) -> Outcome {
@@ -336,7 +336,7 @@ fn a_host_without_its_gpus_is_unfit() {
     let run = ["bench", "--backend", "nccl", "--quick"];
     let (code, _, err) = collcast(&run);
     if code != 3 {
-        println!("skipped: a GPU is there");
+        skipped("a GPU is there");
         return;
     }
     assert!(err.contains("CUDA"), "{err}");

@@ -186,39 +186,35 @@ fn said(name: &str, text: &str) -> Vec<(&'static str, String)> {
 /// launchers that hand all on are not blamed.
 #[test]
 fn mpirun_leaves_behind_what_is_not_named() {
-    for (command, fires) in [
-        ("mpirun -np 16 -H a:8,b:8 ./train", true),
-        ("mpirun -np 16 --host=a,b ./train", true),
-        ("mpirun -np 16 -H $HOSTS ./train", true),
-        ("mpirun -np 16 --hostfile hosts ./train", true),
-        ("mpirun -np 16 -machinefile hosts ./train", true),
-        ("mpiexec --map-by ppr:8:node --hostfile hosts ./train", true),
-        ("mpirun -np 16 -H a:8,b:8 -x PATH ./train", true),
-        ("mpirun -np 16 -H a:8,b:8 -x NCCL_IB_HCA ./train", false),
-        ("mpirun -np 8 ./train", false),
-        ("mpirun -np 8 -H localhost:8 -x PATH ./train", false),
-        ("mpirun -np 8 -H a,a ./train", false),
-        ("mpirun -np 16 --hostfile hosts --mca mca_base_env_list NCCL_IB_HCA ./train", false),
-        ("mpiexec -n 16 -hostfile hosts ./train", false),
-        ("mpirun -n 16 -genvall -machinefile hosts ./train", false),
-        ("mpirun -n 16 -ppn 8 -hostfile hosts ./train", false),
-        ("export I_MPI_FABRICS=ofi\nmpirun -n 16 -hostfile hosts ./train", false),
+    // Exported before, or in front of mpirun alone: then it is its own.
+    let set = "export NCCL_IB_HCA=mlx5\n";
+    for (before, command, fires) in [
+        (set, "mpirun -np 16 -H a:8,b:8 ./train", true),
+        (set, "mpirun -np 16 --host=a,b ./train", true),
+        (set, "mpirun -np 16 -H $HOSTS ./train", true),
+        (set, "mpirun -np 16 --hostfile hosts ./train", true),
+        (set, "mpirun -np 16 -machinefile hosts ./train", true),
+        (set, "mpiexec --map-by ppr:8:node --hostfile hosts ./train", true),
+        (set, "mpirun -np 16 -H a:8,b:8 -x PATH ./train", true),
+        (set, "mpirun -np 16 -H a:8,b:8 -x NCCL_IB_HCA ./train", false),
+        (set, "mpirun -np 8 ./train", false),
+        (set, "mpirun -np 8 -H localhost:8 -x PATH ./train", false),
+        (set, "mpirun -np 8 -H a,a ./train", false),
+        (set, "mpirun -np 16 --hostfile hosts --mca mca_base_env_list NCCL_IB_HCA ./train", false),
+        (set, "mpiexec -n 16 -hostfile hosts ./train", false),
+        (set, "mpirun -n 16 -genvall -machinefile hosts ./train", false),
+        (set, "mpirun -n 16 -ppn 8 -hostfile hosts ./train", false),
+        (set, "export I_MPI_FABRICS=ofi\nmpirun -n 16 -hostfile hosts ./train", false),
+        ("", "NCCL_IB_HCA=mlx5 mpirun -np 16 -H a:8,b:8 ./train", true),
+        ("", "NCCL_IB_HCA=mlx5 mpirun -np 16 -H a:8,b:8 -x NCCL_IB_HCA ./train", false),
+        ("", "NCCL_IB_HCA=mlx5 mpirun -np 8 ./train", false),
+        ("", "NCCL_IB_HCA=mlx5 ./one\nmpirun -np 16 -H a:8,b:8 ./train", false),
     ] {
-        let found = said("job.sh", &format!("export NCCL_IB_HCA=mlx5\n{command}\n"));
+        let found = said("job.sh", &format!("{before}{command}\n"));
         assert_eq!(found.iter().any(|(rule, _)| *rule == "not-forwarded"), fires, "{command}: {found:?}");
     }
     let found = said("job.sh", "export PATH=/opt/bin\nmpirun -np 16 -H a:8,b:8 ./train\n");
     assert!(found.is_empty(), "{found:?}");
-    // In front of mpirun alone, it is its own.
-    for (command, fires) in [
-        ("NCCL_IB_HCA=mlx5 mpirun -np 16 -H a:8,b:8 ./train", true),
-        ("NCCL_IB_HCA=mlx5 mpirun -np 16 -H a:8,b:8 -x NCCL_IB_HCA ./train", false),
-        ("NCCL_IB_HCA=mlx5 mpirun -np 8 ./train", false),
-        ("NCCL_IB_HCA=mlx5 ./one\nmpirun -np 16 -H a:8,b:8 ./train", false),
-    ] {
-        let found = said("job.sh", &format!("{command}\n"));
-        assert_eq!(found.iter().any(|(rule, _)| *rule == "not-forwarded"), fires, "{command}: {found:?}");
-    }
 }
 
 /// Goal: what two files set differently is said once, at the later one, with the place of the other; the same value is none.
@@ -499,11 +495,11 @@ fn processes_are_read() {
     assert!(out.contains("logicalLocations") && !out.contains("physicalLocation"), "{out}");
 }
 
-/// Goal: whatever the bytes and the name of a file, there is an answer, soon.
+/// Goal: whatever the bytes and the name of a file, there is an answer.
 /// Method: samples with pieces cut out, doubled, swapped and overwritten, under the names of all kinds.
 #[test]
 fn no_file_breaks_it() {
-    let seconds = std::env::var("COLLCAST_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3);
+    let seconds = std::env::var("COLLCAST_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
     let until = Instant::now() + Duration::from_secs(seconds);
     let texts: Vec<Vec<u8>> =
         (samples().iter()).map(|sample| std::fs::read(root().join(FOLDER).join(&sample.file)).unwrap()).collect();
@@ -515,7 +511,7 @@ fn no_file_breaks_it() {
         (state >> 33) as usize % below.max(1)
     };
     let mut runs = 0_u64;
-    while Instant::now() < until || runs < 100 {
+    while runs < 400 || Instant::now() < until {
         let mut bytes = texts[next(texts.len())].clone();
         for _ in 0..=next(6) {
             let (at, length) = (next(bytes.len()), next(40));

@@ -1,12 +1,11 @@
 //! Goal: `--report` and `collcast report` write pages that a browser shows without a fault, the same bytes each time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
-use crate::common::{collcast, program, without_own};
+use crate::common::{collcast, program, skipped, without_own};
 
 /// A folder of a test's own, and the path of a file in it.
 fn folder() -> (tempfile::TempDir, impl Fn(&str) -> String) {
@@ -294,7 +293,7 @@ fn ten_thousand_rows_are_a_page() {
     assert!(!page.contains("left out, as this page") && page.matches("<tr><td>").count() >= ROWS);
     assert!(page.contains("one point of ") && page.contains("one range of "), "{}", pictures(&page).len());
     let Some(browser) = browser() else {
-        let _ = writeln!(std::io::stderr(), "skipped: many rows in a browser: no chromium is installed");
+        skipped("many rows in a browser: no chromium is installed");
         return;
     };
     let look = r#"<script>addEventListener("load", () => {
@@ -407,13 +406,13 @@ fn axe(folder: &Path) -> Option<String> {
 #[test]
 fn a_browser_shows_pages() {
     let Some(browser) = browser() else {
-        let _ = writeln!(std::io::stderr(), "skipped: pages in a browser: no chromium is installed");
+        skipped("pages in a browser: no chromium is installed");
         return;
     };
     let (folder, at) = folder();
     let axe = axe(folder.path());
     if axe.is_none() {
-        let _ = writeln!(std::io::stderr(), "skipped: rules of axe-core: npm cannot fetch it");
+        skipped("rules of axe-core: npm cannot fetch it");
     }
     // As text of an element: its own end must not be in it.
     let axe = axe.map_or_else(String::new, |source| {
@@ -465,7 +464,7 @@ fn plain(markup: &str) -> String {
 fn printed_pages_are_whole() {
     let reader = Command::new("pdftotext").arg("-v").output().is_ok();
     let Some(browser) = browser().filter(|_| reader) else {
-        let _ = writeln!(std::io::stderr(), "skipped: printed pages: no chromium or no pdftotext is installed");
+        skipped("printed pages: no chromium or no pdftotext is installed");
         return;
     };
     let (folder, at) = folder();

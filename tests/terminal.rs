@@ -1,43 +1,46 @@
 //! Goal: a terminal shows what fits it: lines of its width, bars, colours where they are wanted, how far long answers are;
 //! a pipe gets plain text. `--quiet` leaves nothing but errors on stderr.
 //!
-//! Method: `script` of util-linux plays the terminal.
+//! Method: the test holds the other end of a pseudo-terminal.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
 
-use crate::common::{collcast, program, without_own};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+use crate::common::{collcast, program};
 
 /// Columns of the terminal, and what begins a control sequence.
-const WIDTH: usize = 80;
+const WIDTH: u16 = 80;
 const ESCAPE: char = '\u{1b}';
 /// The first character of the line that erases progress, and a bar.
 const BAR: char = '\u{2588}';
 
-/// A command as a user of any terminal runs it, with variables: what the screen gets. None where nothing plays one.
-fn on_a_terminal(args: &str, variables: &[(&str, &str)]) -> Option<String> {
-    let there = Command::new("script").arg("--version").output().is_ok_and(|out| out.status.success());
-    if !there {
-        let _ = writeln!(std::io::stderr(), "skipped: {args} on a terminal: there is no `script` of util-linux");
-        return None;
-    }
-    // Shells set COLUMNS anew after `stty`.
-    let set: String = variables.iter().map(|(name, value)| format!("{name}={value} ")).collect();
-    let line = format!("stty cols {WIDTH} rows 50; {set}{} {args}", env!("CARGO_BIN_EXE_collcast"));
-    let mut command = Command::new("script");
-    without_own(&mut command)
-        .args(["-qec", &line, "/dev/null"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env("COLLCAST_PROFILES", "")
-        .env("COLLCAST_CONFIG", "")
-        .env("TERM", "xterm-256color")
-        .stdin(Stdio::null());
+/// A command as a user of any terminal runs it, with variables: what the screen gets.
+fn on_a_terminal(args: &str, variables: &[(&str, &str)]) -> String {
+    let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&screen).unwrap();
+    unlockpt(&screen).unwrap();
+    tcsetwinsize(&screen, Winsize { ws_row: 50, ws_col: WIDTH, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    let name = ptsname(&screen, Vec::new()).unwrap();
+    let terminal = File::options().read(true).write(true).open(OsStr::from_bytes(name.as_bytes())).unwrap();
+    let mut command = program();
+    command.args(args.split(' ')).env("TERM", "xterm-256color");
     // CI is taken for a terminal with colours, whatever TERM says.
     for name in ["CI", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"] {
         command.env_remove(name);
     }
-    let out = command.output().unwrap();
-    Some(String::from_utf8(out.stdout).unwrap().replace("\r\n", "\n"))
+    command.envs(variables.iter().copied()).stdout(terminal.try_clone().unwrap()).stderr(terminal);
+    let mut child = command.spawn().unwrap();
+    // Its ends of the terminal are the last: once they are closed, reading ends, on Linux with an error.
+    drop(command);
+    let mut text = Vec::new();
+    let _ = File::from(screen).read_to_end(&mut text);
+    child.wait().unwrap();
+    String::from_utf8(text).unwrap().replace("\r\n", "\n")
 }
 
 /// What stays on the screen of text without colours: what was written over is gone.
@@ -72,10 +75,10 @@ const COMMANDS: [&str; 12] = [
 #[test]
 fn lines_fit_the_terminal() {
     for args in COMMANDS {
-        let Some(text) = on_a_terminal(args, &[("NO_COLOR", "1")]) else { return };
+        let text = on_a_terminal(args, &[("NO_COLOR", "1")]);
         let text = left(&text);
         assert!(!text.contains(ESCAPE), "{args}: {text:?}");
-        for line in text.lines().filter(|line| line.chars().count() > WIDTH) {
+        for line in text.lines().filter(|line| line.chars().count() > WIDTH.into()) {
             let (copied, word) = (line.trim_start().starts_with("next: "), line.trim_start_matches(['#', ' ']));
             assert!(copied || !word.contains(' '), "{args}: {line}");
         }
@@ -104,7 +107,7 @@ fn no_columns_are_no_width() {
 /// Goal: numbers that are compared have bars, the longest of the largest.
 #[test]
 fn numbers_have_bars() {
-    let Some(text) = on_a_terminal("sweep dgx-h100 --nodes 4 -s 1K:1G:16", &[("NO_COLOR", "1")]) else { return };
+    let text = on_a_terminal("sweep dgx-h100 --nodes 4 -s 1K:1G:16", &[("NO_COLOR", "1")]);
     let bars: Vec<usize> = (text.lines().filter(|line| line.contains("GiB") || line.contains("MiB")))
         .map(|line| line.matches(BAR).count())
         .filter(|count| *count > 0)
@@ -126,7 +129,7 @@ fn colours_are_as_asked_for() {
         (&[("TERM", "dumb")], false),
         (&[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")], false),
     ] {
-        let Some(text) = on_a_terminal(args, variables) else { return };
+        let text = on_a_terminal(args, variables);
         assert_eq!(left(&text).contains(red), coloured, "{variables:?}: {text:?}");
     }
     let piped = |force: bool| {
@@ -146,11 +149,11 @@ fn colours_are_as_asked_for() {
 fn long_answers_say_how_far_they_are() {
     // Half a minute of a core, on any number of them longer than the second from which on it is said.
     let args = "plan llama3-70b --on dgx-h100 --gpus 256";
-    let Some(text) = on_a_terminal(args, &[("NO_COLOR", "1")]) else { return };
+    let text = on_a_terminal(args, &[("NO_COLOR", "1")]);
     let counted = text.contains("simulating layouts [") && text.contains("%, about ") && text.contains(" left");
     assert!(counted, "{text:?}");
     assert!(!left(&text).contains("about "), "it stays: {text:?}");
-    let quiet = on_a_terminal(&format!("{args} --quiet"), &[("NO_COLOR", "1")]).unwrap();
+    let quiet = on_a_terminal(&format!("{args} --quiet"), &[("NO_COLOR", "1")]);
     assert!(!quiet.contains("simulating"), "{quiet:?}");
     // To a pipe: what writes progress on a terminal.
     let (_, _, err) = collcast(&LONG[1].0.split(' ').collect::<Vec<_>>());
@@ -168,7 +171,7 @@ const LONG: [(&str, &str); 3] = [
 #[test]
 fn long_simulations_say_how_far_they_are() {
     for (args, doing) in LONG {
-        let Some(text) = on_a_terminal(args, &[("NO_COLOR", "1")]) else { return };
+        let text = on_a_terminal(args, &[("NO_COLOR", "1")]);
         let counted = |line: &&str| line.contains(doing) && line.contains("%, about ") && line.contains(" left");
         assert!(text.split('\r').any(|line| counted(&line)), "{args}: {doing}: {text:?}");
         assert!(!left(&text).contains("about "), "it stays: {text:?}");

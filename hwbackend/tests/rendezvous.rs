@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use collcast_hwbackend::exec::{CallToRun, Effort, Executor};
 use collcast_hwbackend::host::Host;
@@ -94,16 +94,14 @@ fn strangers_are_sent_away() {
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         };
-        let silent: Vec<_> = (0..20).map(|_| stranger()).collect();
+        // Each is waited for 2 s: one after the other they would outlast the patience of the ranks.
+        let silent: Vec<_> = (0..60).map(|_| stranger()).collect();
         stranger().write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         let mut other = Group::join(&at(1, 8), PATIENCE).unwrap();
         assert!(other.barrier().unwrap_err().to_string().contains("rank 0 is gone"));
-        let begin = Instant::now();
         let mut one = Group::join(&at(1, 7), PATIENCE).unwrap();
         one.barrier().unwrap();
         zero.join().unwrap().unwrap().unwrap();
-        // One after the other they would take 2 s each.
-        assert!(begin.elapsed() < Duration::from_secs(10), "{address}: {:?}", begin.elapsed());
         drop(silent);
     }
 }
@@ -114,13 +112,16 @@ fn the_wait_ends_in_time_whoever_calls() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = "127.0.0.1".to_owned();
     let world = World { rank: 0, size: 2, local: 0, address, port, launcher: "a test", job: 0 };
-    let begin = Instant::now();
     let zero = std::thread::spawn(move || Group::join(&world, Duration::from_millis(500)));
     let mut silent = Vec::new();
-    while !zero.is_finished() && begin.elapsed() < Duration::from_secs(30) {
+    // One each 20 ms, for 16 times as long as it waits.
+    for _ in 0..400 {
+        if zero.is_finished() {
+            break;
+        }
         silent.extend(TcpStream::connect(("127.0.0.1", port)));
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert!(zero.is_finished(), "it waits as long as there are calls");
     assert!(zero.join().unwrap().unwrap_err().to_string().contains("rank 1 of 2"));
 }

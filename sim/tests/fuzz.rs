@@ -7,8 +7,9 @@
 #[path = "common/fuzzing.rs"]
 mod fuzzing;
 
+use std::cell::Cell;
 use std::sync::LazyLock;
-use std::time::Instant;
+use std::time::Duration;
 
 use crate::common::{nvswitch_box, prior};
 use collcast_sim::collective::{Algorithm, Buffers, Collective, DataType, Protocol};
@@ -18,12 +19,13 @@ use collcast_sim::nccl::{Limits, Plan};
 use collcast_sim::network::{lay, order};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::schedule::Call;
-use collcast_sim::schedule::msccl::{Imported, export, one_loop};
+use collcast_sim::schedule::msccl::{Imported, MscclError, export, one_loop};
 use collcast_sim::schedule::verify::verify;
 use collcast_sim::units::Bytes;
 use fuzzing::fuzz;
 use proptest::prelude::*;
 use proptest::sample::select;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Valid files.
 static FILES: LazyLock<Vec<String>> = LazyLock::new(|| {
@@ -111,6 +113,7 @@ fn changed_files_are_refused_disproved_or_run() {
         prop::collection::vec((0..12_u8, 0..1000_usize, 0..1000_usize), 1..4),
         select(vec![1_u64, 40_000, 300_000]),
     );
+    let [refused, disproved, ran] = [const { Cell::new(0) }; 3];
     fuzz(6000, &values, |(file, changes, factor)| {
         let text = changed(&FILES[file], &changes);
         let imported = match Imported::parse(&text, "fuzz.xml") {
@@ -118,6 +121,7 @@ fn changed_files_are_refused_disproved_or_run() {
             Err(error) => {
                 let lines = text.lines().count().max(1) + 1;
                 prop_assert!(!error.hint.is_empty() && (1..=lines).contains(&(error.line as usize)), "{error}\n{text}");
+                refused.update(|count| count + 1);
                 return Ok(());
             }
         };
@@ -133,19 +137,34 @@ fn changed_files_are_refused_disproved_or_run() {
         };
         let Ok(schedule) = imported.schedule(call, &Limits::default()) else { return Ok(()) };
         if verify(&schedule).is_err() {
+            disproved.update(|count| count + 1);
             return Ok(());
         }
         let topology = nvswitch_box(imported.ranks, 450.0);
         let laid = lay(&topology, &prior(), &Default::default(), &schedule).unwrap();
         let (whole, steady) = (run(&laid.instance, &mut Unobserved), run_steady(&laid.instance));
         prop_assert!(whole.is_ok() && steady.is_ok(), "{whole:?} {steady:?}\n{text}");
+        ran.update(|count| count + 1);
         Ok(())
     });
+    // Of 6,000.
+    let [refused, disproved, ran] = [refused, disproved, ran].map(Cell::into_inner);
+    assert!(refused >= 1000 && disproved >= 30 && ran >= 500, "{refused} {disproved} {ran}");
 }
 
-/// Seconds in which a file of some megabytes is read, or refused: 40 times what it takes, and a tenth of what it would
-/// where the time grew with the square of what there is of one thing.
-const READ: u64 = 8;
+/// How much more CPU time a file of eight times as much may take: 8 where it is in proportion, 64 where it grows with the
+/// square.
+const EIGHTFOLD: u32 = 24;
+/// CPU time below which times say nothing.
+const LEAST: Duration = Duration::from_millis(1);
+
+/// CPU time of this thread while it reads a file, without what others do meanwhile.
+fn read(text: &str) -> (Duration, Result<Imported, MscclError>) {
+    let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
+    let begin = now();
+    let read = Imported::parse(text, "fuzz.xml");
+    (now() - begin, read)
+}
 
 /// Goal: a file that has very much of something is read in a time in proportion, or refused: attributes of one element,
 /// elements beside or inside of each other, lines, comments, text.
@@ -165,11 +184,10 @@ fn large_files_are_read_in_proportion() {
         let text = &FILES[file];
         let ends: Vec<usize> = text.match_indices('>').map(|(at, _)| at + 1).collect();
         let at = ends[place % ends.len()];
-        let text = [&text[..at], &kinds[kind](many), &text[at..]].concat();
-        let started = Instant::now();
-        let read = Imported::parse(&text, "fuzz.xml");
-        let took = started.elapsed().as_secs();
-        prop_assert!(took < READ, "{took} s for kind {kind}, {many} times");
+        let with = |many| [&text[..at], &kinds[kind](many), &text[at..]].concat();
+        let ((eighth, _), (whole, read)) = (read(&with(many / 8)), read(&with(many)));
+        let most = EIGHTFOLD * eighth.max(LEAST);
+        prop_assert!(whole < most, "{whole:?} for kind {kind}, {many} times, and {eighth:?} for an eighth");
         prop_assert!(read.is_ok() || read.is_err_and(|e| e.to_string().len() < 2000), "kind {kind}, {many} times");
         Ok(())
     });
@@ -207,10 +225,14 @@ fn any_variables_are_refused_or_run() {
     let values = (prop::collection::vec((select(COUNTS.to_vec()), value()), 1..4), version, 0..3_usize, 0..24_u32);
     let (topology, profile) = (nvswitch_box(4, 450.0), prior());
     let predictor = Predictor::new(&topology, &profile);
+    let [refused, ran] = [const { Cell::new(0) }; 2];
     fuzz(600, &values, |(pairs, version, protocol, octave)| {
         let pairs: Vec<(String, String)> = pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let version: Version = version.parse().unwrap();
-        let Ok(environment) = Environment::parse(&pairs, version) else { return Ok(()) };
+        let Ok(environment) = Environment::parse(&pairs, version) else {
+            refused.update(|count| count + 1);
+            return Ok(());
+        };
         let (set, least) = (environment.settings.buffers, Buffers::LEAST);
         let fits = [(set.ll, least.ll), (set.ll128, least.ll128), (set.simple, least.simple)];
         prop_assert!(fits.iter().all(|(bytes, least)| bytes.is_none_or(|bytes| bytes >= *least)), "{pairs:?}");
@@ -219,10 +241,15 @@ fn any_variables_are_refused_or_run() {
         for collective in [Collective::AllReduce, Collective::AllToAll] {
             let call = Call::of_size(collective, 4, Bytes(1 << octave), DataType::Float32);
             match predictor.predict(&call, Choice::Auto, Choice::Forced(protocol), &settings) {
-                Ok(prediction) => prop_assert!(prediction.time.0 > 0, "{pairs:?}"),
+                Ok(prediction) => {
+                    prop_assert!(prediction.time.0 > 0, "{pairs:?}");
+                    ran.update(|count| count + 1);
+                }
                 Err(error) => prop_assert!(!error.is_internal(), "{pairs:?}: {error}"),
             }
         }
         Ok(())
     });
+    // Of 600 sets of variables and 1,200 calls.
+    assert!(refused.get() >= 60 && ran.get() >= 300, "{refused:?} {ran:?}");
 }

@@ -11,7 +11,7 @@ use collcast_sim::schedule::msccl::{Imported, export, one_loop};
 use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 use proptest::prelude::*;
-use proptest::sample::{Index, select};
+use proptest::sample::Index;
 
 const PAIRS: &str = include_str!("data/pairs2.xml");
 
@@ -125,15 +125,15 @@ enum Change {
     OtherSemaphore,
 }
 
-fn changed(plan: &Plan, change: Change, at: Index) -> Option<Plan> {
+/// Where operations stand: GPU, thread block and number in it.
+fn places(plan: &Plan) -> Vec<(usize, usize, usize)> {
+    let blocks = plan.gpus.iter().enumerate().flat_map(|(g, gpu)| (0..gpu.threadblocks.len()).map(move |b| (g, b)));
+    blocks.flat_map(|(g, b)| (0..plan.gpus[g].threadblocks[b].ops.len()).map(move |o| (g, b, o))).collect()
+}
+
+/// A plan with one operation changed; none where that operation has nothing of the kind.
+fn changed(plan: &Plan, change: Change, (g, b, o): (usize, usize, usize)) -> Option<Plan> {
     let mut plan = plan.clone();
-    let mut places = Vec::new();
-    for (g, gpu) in plan.gpus.iter().enumerate() {
-        for (b, block) in gpu.threadblocks.iter().enumerate() {
-            places.extend((0..block.ops.len()).map(|o| (g, b, o)));
-        }
-    }
-    let (g, b, o) = places[at.index(places.len())];
     let gpu = &mut plan.gpus[g];
     let semaphores = gpu.semaphores.len() as u32;
     let block = &mut gpu.threadblocks[b];
@@ -161,29 +161,36 @@ fn changed(plan: &Plan, change: Change, at: Index) -> Option<Plan> {
     Some(plan)
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
-
-    /// Goal: an operation that is left out is noticed, and so is one that takes other chunks, channels or semaphores.
-    #[test]
-    fn changes_are_noticed(
-        (collective, algorithm) in select(&PLANNED[..]),
-        change in select(&[Change::Drop, Change::MoveSource, Change::MoveTarget, Change::OtherChannel, Change::OtherSemaphore][..]),
-        at in any::<Index>(),
-    ) {
-        let plan = imported(collective, algorithm, &nvswitch_box(4, 450.0), 1, false).plan().unwrap();
-        let dropped = changed(&plan, change, at);
-        if let Some(other) = dropped.filter(|other| *other != plan) {
-            prop_assert!(other.check().is_err(), "{change:?}");
+/// Goal: an operation that is left out is noticed, and so is one that takes other chunks, channels or semaphores.
+/// Method: each operation of each plan changed in each way that it can be.
+#[test]
+fn changes_are_noticed() {
+    use Change::{Drop, MoveSource, MoveTarget, OtherChannel, OtherSemaphore};
+    let topology = nvswitch_box(4, 450.0);
+    let mut tried = [Drop, MoveSource, MoveTarget, OtherChannel, OtherSemaphore].map(|change| (change, 0));
+    for (collective, algorithm) in PLANNED {
+        let plan = imported(collective, algorithm, &topology, 1, false).plan().unwrap();
+        for place in places(&plan) {
+            for (change, tried) in &mut tried {
+                let Some(other) = changed(&plan, *change, place) else { continue };
+                assert!(other.check().is_err(), "{collective} {algorithm}: {change:?} of {place:?}");
+                *tried += 1;
+            }
         }
     }
+    assert!(tried.iter().all(|(_, tried)| *tried >= 20), "{tried:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     /// Goal: no order of operations makes the check panic or hang.
     #[test]
     fn any_order_is_judged(at in prop::collection::vec(any::<Index>(), 1..20)) {
         let mut plan = imported(Collective::AllReduce, Algorithm::Tree, &nvswitch_box(4, 450.0), 2, true).plan().unwrap();
+        let places = places(&plan);
         for at in at {
-            plan = changed(&plan, Change::Swap, at).unwrap_or(plan);
+            plan = changed(&plan, Change::Swap, *at.get(&places)).unwrap_or(plan);
         }
         let _ = plan.check();
     }

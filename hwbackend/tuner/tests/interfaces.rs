@@ -1,6 +1,6 @@
 //! Goal: every interface of NCCL 2.21 to 2.30 answers as the table says, through C, and nothing breaks the job.
 //! Method: a program in C with NCCL's layouts loads the library and asks, under sanitizers where the
-//! compiler has them. Without a C compiler it says so.
+//! compiler has them. It is `cc` that Rust links with too, so it is there.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
@@ -40,22 +40,19 @@ fn library() -> Option<PathBuf> {
         .find(|f| f.exists())
 }
 
-/// What the tests run, made once; `None` where there is no C compiler.
-fn built() -> Option<&'static Built> {
-    static BUILT: OnceLock<Option<Built>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
+/// What the tests run, made once.
+fn built() -> &'static Built {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    BUILT.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let source = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).display().to_string();
         let harness = at("harness");
         let (into, from) = (harness.display().to_string(), source("harness.c"));
-        if !cc(&["--version"]) {
-            return None;
-        }
         let plain = ["-O2", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-o", &into, &from, "-ldl", "-lpthread"];
         // Memory that is used wrongly, or left, ends the program; where the compiler can tell.
         let sanitized = [&plain[..], &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]].concat();
-        assert!(cc(&sanitized) || cc(&plain));
+        assert!(cc(&sanitized) || cc(&plain), "cc cannot compile {from}");
         let other = |interface: u32| {
             let into = at(&format!("other{interface}.so"));
             let define = format!("-DINTERFACE={interface}");
@@ -75,12 +72,8 @@ fn built() -> Option<&'static Built> {
         };
         let (others, nccl) = (ALL.map(other).to_vec(), at("libnccl.so"));
         assert!(cc(&["-O2", "-Wall", "-shared", "-fPIC", "-o", nccl.to_str().unwrap(), &source("nccl.c")]));
-        Some(Built { harness, library: library().unwrap(), others, nccl, _folder: folder })
-    });
-    if built.is_none() {
-        let _ = writeln!(std::io::stderr(), "skipped: there is no C compiler");
-    }
-    built.as_ref()
+        Built { harness, library: library().unwrap(), others, nccl, _folder: folder }
+    })
 }
 
 /// Answers to calls, what the log says is in use, and what else it says.
@@ -92,8 +85,7 @@ struct Answer {
 }
 
 fn run(interface: u32, ranks: u32, nodes: u32, calls: &str, variables: &[(&str, &str)]) -> Answer {
-    let built = built().unwrap();
-    let output = raw(built, interface, (ranks, nodes), calls, variables);
+    let output = raw(built(), interface, (ranks, nodes), calls, variables);
     let all = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "v{interface} {calls}: {:?} {all}", output.status);
     let (used, log): (Vec<&str>, Vec<&str>) = all.lines().partition(|line| line.contains(" lines in use, hash "));
@@ -134,7 +126,7 @@ fn table(folder: &Path, text: &[u8]) -> String {
 /// where nothing matches nothing changes.
 #[test]
 fn every_interface_answers_from_the_table() {
-    let Some(built) = built() else { return };
+    let built = built();
     let folder = tempfile::tempdir().unwrap();
     let path = table(folder.path(), TABLE.as_bytes());
     for interface in ALL {
@@ -181,7 +173,7 @@ fn every_interface_answers_from_the_table() {
 /// Goal: where the user asks for it no communicator is made whose table cannot be used; one without lines for it is no fault.
 #[test]
 fn a_strict_job_does_not_start() {
-    let Some(built) = built() else { return };
+    let built = built();
     let folder = tempfile::tempdir().unwrap();
     let path = table(folder.path(), TABLE.replace("# end: 4 lines\n", "").as_bytes());
     for interface in ALL {
@@ -204,7 +196,6 @@ fn a_strict_job_does_not_start() {
 /// Nor, through v2, where costs do not say so, for what NCCL does not have.
 #[test]
 fn what_nccl_avoids_is_not_taken() {
-    let Some(_) = built() else { return };
     let folder = tempfile::tempdir().unwrap();
     let text = "allreduce,0,99,ring,ll,2,-1,-1\nallgather,0,99,ring,ll,2,-1,-1\n";
     let path = table(folder.path(), text.as_bytes());
@@ -237,7 +228,6 @@ fn what_nccl_avoids_is_not_taken() {
 /// Goal: NCCL is told no channels for what switches of the network reduce, which it would start beyond those that it has.
 #[test]
 fn channels_of_collnet_are_left_to_nccl() {
-    let Some(_) = built() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = table(folder.path(), b"allreduce,0,9,collnet_chain,simple,64,-1,-1\nallreduce,10,19,ring,ll,64,-1,-1\n");
     for interface in ALL {
@@ -252,7 +242,6 @@ fn channels_of_collnet_are_left_to_nccl() {
 /// another kind of host is refused with one line of the log, and one that was measured with other NICs is used with one.
 #[test]
 fn domains_and_hosts_count() {
-    let Some(_) = built() else { return };
     let folder = tempfile::tempdir().unwrap();
     let text = "# ranks of a domain: 8 to 8\nallreduce,0,9,ring,ll,1,2,16\n\
         # ranks of a domain: 4 to 12\nallreduce,0,9,ring,ll,2,2,16\n";
@@ -268,26 +257,23 @@ fn domains_and_hosts_count() {
     }
     let own = collcast_tuner::host::Host::here();
     for part in collcast_tuner::host::PARTS {
-        if own.part(part).is_none() {
-            let _ = writeln!(std::io::stderr(), "skipped: this host has no {part} to tell it by");
-            continue;
-        }
         let text = format!("# for: {part}=99xffff\n{text}# end: 2 lines\n");
         let path = table(folder.path(), text.as_bytes());
         let answer = run(5, 16, 2, "4 5 1 0 -1\n", &[("COLLCAST_TUNER_TABLE", path.as_str())]);
-        let (channels, says) = match part {
-            collcast_tuner::host::NICS => (1, "used, though it was measured with nics 99xffff"),
-            _ => (0, "another kind of host"),
+        let (channels, says) = match own.part(part) {
+            // What this host has none of does not tell it apart.
+            None => (1, ""),
+            Some(_) if part == collcast_tuner::host::NICS => (1, "used, though it was measured with nics 99xffff"),
+            Some(_) => (0, "another kind of host"),
         };
         assert!(answer.lines[0][2] == channels && answer.log.contains(says), "{}", answer.log);
-        assert_eq!(answer.log.lines().count(), 1, "{}", answer.log);
+        assert_eq!(answer.log.lines().count(), usize::from(!says.is_empty()), "{}", answer.log);
     }
 }
 
 /// Goal: a library without variables, or one that names what is not there, leaves NCCL alone with one line of the log.
 #[test]
 fn what_is_missing_breaks_nothing() {
-    let Some(_) = built() else { return };
     let folder = tempfile::tempdir().unwrap();
     // A pipe that nobody reads holds up who opens it.
     let pipe = folder.path().join("pipe").display().to_string();
@@ -314,7 +300,7 @@ fn what_is_missing_breaks_nothing() {
 /// this plugin is refused.
 #[test]
 fn the_next_tuner_is_asked() {
-    let Some(built) = built() else { return };
+    let built = built();
     let folder = tempfile::tempdir().unwrap();
     let path = table(folder.path(), TABLE.as_bytes());
     for interface in ALL {
@@ -346,7 +332,7 @@ fn the_next_tuner_is_asked() {
 /// Goal: what was asked and chosen is in the record, a line a call.
 #[test]
 fn calls_are_recorded() {
-    let Some(built) = built() else { return };
+    let built = built();
     let folder = tempfile::tempdir().unwrap();
     let path = table(folder.path(), TABLE.as_bytes());
     let record = folder.path().join("record.csv");
@@ -375,9 +361,8 @@ fn calls_are_recorded() {
 /// Method: the table with bytes overwritten, cut out, doubled, and cut off.
 #[test]
 fn corrupt_tables_break_nothing() {
-    let Some(_) = built() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let seconds = std::env::var("COLLCAST_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2);
+    let seconds = std::env::var("COLLCAST_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
     let until = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
     // A generator of numbers that is the same everywhere: Knuth's, in MMIX.
     let mut state = 20_261_125_u64;
@@ -386,7 +371,7 @@ fn corrupt_tables_break_nothing() {
         (state >> 33) as usize % below.max(1)
     };
     let mut runs = 0;
-    while runs < 50 || std::time::Instant::now() < until {
+    while runs < 100 || std::time::Instant::now() < until {
         let mut bytes = TABLE.as_bytes().to_vec();
         for _ in 0..=next(4) {
             let at = next(bytes.len());

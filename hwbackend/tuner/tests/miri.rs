@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::io::Write as _;
 use std::process::Command;
 
 /// What Miri is told: files and variables are those of this machine.
@@ -24,16 +25,19 @@ fn nightly(words: &[&str]) -> Command {
     command
 }
 
+/// Says why nothing runs, past what captures the output of tests that pass.
+fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
+}
+
 #[test]
 fn no_access_is_undefined() {
     if std::env::var_os("COLLCAST_ALL_TESTS").is_none() {
-        eprintln!("skipped: it takes minutes; COLLCAST_ALL_TESTS=1 runs it");
+        skipped("it takes minutes; COLLCAST_ALL_TESTS=1 runs it");
         return;
     }
     if !nightly(&["cargo", "miri", "--version"]).output().is_ok_and(|output| output.status.success()) {
-        eprintln!(
-            "skipped: there is no nightly toolchain with Miri; `rustup +nightly component add miri rust-src` adds it"
-        );
+        skipped("there is no nightly toolchain with Miri; `rustup +nightly component add miri rust-src` adds it");
         return;
     }
     let mut command = nightly(&["cargo", "miri", "test", "--lib", "--test", "border"]);
