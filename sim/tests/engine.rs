@@ -657,6 +657,26 @@ fn three_rounds_of_a_steady_call_tell_what_eight_do() {
     assert!(steady >= 3, "{steady}");
 }
 
+/// Goal: of many rounds of a large ring few are run, and it takes as long to the picosecond.
+/// Method: 40 rounds, each of more steps than slices fit into a FIFO.
+#[test]
+fn rounds_of_large_rings_are_left_out() {
+    for topology in [nvswitch_box(16, 450.0), cluster(16, 1, 1)] {
+        let case = Case {
+            channels: 2,
+            chunk_grains: 32,
+            ..Case::new(Collective::AllReduce, Algorithm::Ring, Protocol::Ll, topology.ranks())
+        };
+        let each = case.schedule(&topology).plan.chunk * u64::from(topology.ranks()) * 2;
+        let schedule = Case { count: 40 * each, ..case }.schedule(&topology);
+        let laid = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap();
+        let instance = fold(&laid.instance).instance;
+        let (whole, steady) = (simulate(&instance), run_steady(&instance).unwrap());
+        assert_eq!((steady.end, steady.messages, &steady.load), (whole.end, whole.messages, &whole.load));
+        assert!(3 * steady.events < whole.events, "{}: {} of {}", topology.name, steady.events, whole.events);
+    }
+}
+
 /// Goal: a large ring whose middle steps are left out takes as long as one that is run in full, and carries as much.
 /// Method: both, on folded machines, one switch and hosts of 4, units of hosts, with a slow link too, in one round and in
 /// several with a ragged end; most times to the picosecond, those of ranks that drift apart to 0.05%.

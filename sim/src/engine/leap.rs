@@ -13,10 +13,10 @@
 //! within 0.03% of full runs.
 
 use super::flows::WEIGHT_ONE;
-use super::instance::{Outcome, is_first};
+use super::instance::{LaneSpec, Outcome, is_first};
 use super::observe::Observer;
 use super::state::{LaneRun, Phase, Simulation, UNKNOWN};
-use super::steady::template;
+use super::steady::{WINDOWS, template};
 use super::uses::Section;
 use crate::schedule::program::Level;
 use crate::units::{PS_PER_S, SimTime};
@@ -132,6 +132,8 @@ impl<O: Observer> Simulation<'_, '_, O> {
         let nearly = off <= UNCERTAIN * end;
         let same = track.before.is_some_and(|before| (before - end).abs() <= UNCERTAIN * end);
         let steady_now = match level {
+            // Of a few rounds, which are large, nothing but equality says that they repeat.
+            Level::First if window < WINDOWS[level as usize] => alike,
             Level::First => off <= EQUAL * end || nearly && same,
             Level::Inside => alike || off <= EQUAL * end && same,
         };
@@ -172,20 +174,17 @@ impl<O: Observer> Simulation<'_, '_, O> {
             (track.reached, track.asks, track.due) = (0, None, false);
         }
         let lanes: Vec<usize> = self.under_way().map(|(lane, _)| lane).collect();
-        let mut given = vec![0; self.lanes.len()];
-        for &lane in &lanes {
+        for lane in lanes {
             let rounds = jumps[part[lane] as usize].rounds;
             self.count(lane, level, u64::try_from(rounds).unwrap_or(0));
             let (spec, run) = (&self.instance.lanes[lane], &mut self.lanes[lane]);
-            let template = template(self.instance, spec.job, spec.template);
-            given[lane] = template.leave_out(&mut run.cursor.state, level, rounds);
-            run.signals += given[lane];
-        }
-        // Who waits counts from the first round.
-        for &lane in &lanes {
-            if let Some((port, count)) = &mut self.lanes[lane].cursor.step.wait {
-                let other = self.instance.lanes[lane].tokens.get(*port);
-                *count += other.and_then(|&other| given.get(other as usize)).copied().unwrap_or(0);
+            let of = |spec: &LaneSpec| template(self.instance, spec.job, spec.template);
+            run.signals += of(spec).leave_out(&mut run.cursor.state, level, rounds);
+            // Who waited may find now what it waits for, and counts from the first round.
+            self.ready.extend(run.waiters.drain(..));
+            if let Some((port, count)) = &mut run.cursor.step.wait {
+                let other = spec.tokens.get(*port).and_then(|&other| self.instance.lanes.get(other as usize));
+                *count += other.map_or(0, |other| of(other).signals_of(level, rounds));
             }
         }
     }

@@ -3,9 +3,9 @@
 use super::instance::Instance;
 use crate::schedule::program::{Level, State, Template};
 
-/// Rounds of the shortest window, by level: more than slices fit into a FIFO; and for a ring's steps as many as fit into
-/// most of them, and GPUs into most hosts.
-const WINDOWS: [usize; 2] = [12, 8];
+/// Rounds of the shortest window, by level: more than slices fit into a FIFO, or one whose own steps are as many; and for a
+/// ring's steps as many as fit into most of them, and GPUs into most hosts.
+pub(super) const WINDOWS: [usize; 2] = [12, 8];
 /// Windows that a lane has begun before two of them are compared: the first fills FIFOs.
 const SEEN: usize = 3;
 /// Loops of so many times as many rounds are worth their while.
@@ -14,7 +14,8 @@ const WORTHWHILE: usize = 2;
 /// What a run knows of its rounds.
 pub(super) struct Steady {
     pub(super) tracks: [Track; 2],
-    /// By lane: which part it is in. Connections and signals join lanes; parts only share links.
+    /// By lane: which part it is in. Connections join lanes; parts share links, or one waits for signals of another, which may
+    /// be any number of rounds ahead.
     pub(super) part: Vec<u32>,
     /// Time of what was left out so far, in ps.
     pub(super) left_out: u64,
@@ -56,8 +57,14 @@ impl Steady {
                 .map(|lane| template(instance, lane.job, lane.template).rounds(&lane.start, level));
             rounds.max().unwrap_or(0)
         };
+        let each_inside = instance
+            .lanes
+            .iter()
+            .map(|lane| template(instance, lane.job, lane.template).rounds(&lane.start, Level::Inside));
+        // One round of large rings has more steps than slices fit into a FIFO.
+        let large = each_inside.min().is_some_and(|inside| inside >= WINDOWS[Level::First as usize] as i64);
         let window = |level: Level| {
-            let window = WINDOWS[level as usize];
+            let window = if large && level == Level::First { 1 } else { WINDOWS[level as usize] };
             let worthwhile = most(level) > (SEEN * window * WORTHWHILE) as i64;
             if worthwhile && instance.tasks.is_empty() { window } else { 0 }
         };
@@ -154,7 +161,7 @@ pub(super) fn template<'i>(instance: &Instance<'i>, job: u32, template: usize) -
     &instance.schedules[job as usize].templates[template]
 }
 
-/// By lane, one of the lanes that connections and signals join it to.
+/// By lane, one of the lanes that connections join it to.
 fn parts(instance: &Instance<'_>) -> Vec<u32> {
     let mut lanes: Vec<u32> = (0..).zip(&instance.lanes).map(|(index, _)| index).collect();
     let root = |lanes: &mut Vec<u32>, mut lane: u32| {
@@ -168,8 +175,8 @@ fn parts(instance: &Instance<'_>) -> Vec<u32> {
     for (index, lane) in (0..).zip(&instance.lanes) {
         let ends = lane.recv.iter().chain(&lane.send);
         let others = ends.filter_map(|&conn| Some(*end.get_mut(conn as usize)?.get_or_insert(index)));
-        let others: Vec<u32> = others.chain(lane.tokens.iter().copied()).collect();
-        for other in others.into_iter().filter(|&other| (other as usize) < instance.lanes.len()) {
+        let others: Vec<u32> = others.collect();
+        for other in others {
             let (a, b) = (root(&mut lanes, index), root(&mut lanes, other));
             lanes[a as usize] = b;
         }

@@ -189,7 +189,7 @@ fn program(call: &Call, plan: &Plan, steps: &[Step], pieces: Vec<Piece>) -> Temp
         .filter(|(_, chosen)| steps.iter().any(chosen))
         .map(|(op, chosen)| Code::For(GUARD, c(0), table(steps, |s| chosen(s).into()), vec![Code::Op(op)]))
         .collect();
-    assert!(call.ranks > 1);
+    assert!(call.ranks > 1, "one rank has no peer, and its call is a copy or nothing");
     Template::new(&[Code::For(
         L,
         c(0),

@@ -511,11 +511,16 @@ impl Template {
     }
 
     /// Leaves out so many rounds after the one at hand of the loop of a level that a worker is in, for timing only: fewer
-    /// than are left. All workers that it talks to must leave out as many. Gives the signals that it gives in them.
+    /// than are left. All workers that it exchanges data with must leave out as many. Gives the signals that it gives in them.
     pub fn leave_out(&self, state: &mut State, level: Level, rounds: i64) -> u64 {
         state.left_out[level as usize] += rounds;
         // Those of loops inside of a round are not the ones that were begun before.
         state.begun[level as usize..].fill(0);
+        self.signals_of(level, rounds)
+    }
+
+    /// Signals that so many rounds of the loop of a level give.
+    pub fn signals_of(&self, level: Level, rounds: i64) -> u64 {
         let signals = if level == Level::First { self.signals_a_round().unwrap_or(0) } else { 0 };
         u64::try_from(rounds).unwrap_or(0) * signals
     }
