@@ -35,13 +35,11 @@ pub type Use = (u32, u64);
 /// Work is counted in 10^-12 bytes, so that rate (bytes/s) times time (ps) is work.
 const WORK_PER_BYTE: u128 = 1_000_000_000_000;
 
+/// Fields stand as they are used together: what filling asks of a flow lies in one line of memory.
 #[derive(Clone, Debug, Default)]
+#[repr(C)]
 struct Flow {
-    /// Resource, weight, and where this flow stands in the resource's list.
-    uses: SmallVec<[(u32, u64, u32); 6]>,
-    work: u128,
     rate: u64,
-    since: u64,
     /// Stamp of the solution for which it is filled anew.
     seen: u32,
     /// Number of the filling in which it has its rate, or is known to keep it.
@@ -50,9 +48,13 @@ struct Flow {
     beside: u32,
     /// Rate in the filling at work.
     next: u64,
+    tag: u32,
+    /// Resource, weight, and where this flow stands in the resource's list.
+    uses: SmallVec<[(u32, u64, u32); 6]>,
     /// No rate of its is higher; 0 where nobody has asked.
     most: u64,
-    tag: u32,
+    since: u64,
+    work: u128,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -61,7 +63,7 @@ struct Resource {
     /// Taken out of the capacity for a while.
     held: u64,
     /// Flows that use it, and which of their uses it is.
-    flows: Vec<(u32, u32)>,
+    flows: SmallVec<[(u32, u32); 4]>,
     seen: u32,
     dirty: bool,
     /// Rate at which its last flows stopped because it was full; 0 where others stopped them all.
@@ -420,14 +422,17 @@ impl Flows {
         self.first_shares(ordered);
         self.beside.sort_unstable();
         let mut kept = 0;
+        let mut open = self.component.len();
         let mut going = self.members.len() + self.beside.len();
         while going > 0 {
-            let share = if ordered { self.least_share() } else { self.open().map(|r| r.1).min() };
+            let share = if ordered { self.least_share() } else { self.least_open(&mut open) };
             let known = self.beside.get(kept).map(|b| b.0);
             let Some(level) = share.into_iter().chain(known).min() else { break };
             self.stopping.clear();
             // Flows stop where a resource is full at this level,
-            self.stop_where_full(level, ordered);
+            if share == Some(level) {
+                self.stop_where_full(level, ordered);
+            }
             // or where a resource stops them that nothing else has touched.
             kept = self.stop_beside(level, kept);
             going -= self.stopping.len();
@@ -477,13 +482,11 @@ impl Flows {
     #[inline]
     fn stop_where_full(&mut self, level: u64, ordered: bool) {
         let mut full = std::mem::take(&mut self.touched);
-        full.clear();
         if ordered {
+            full.clear();
             while self.least_share() == Some(level) {
                 full.extend(self.heap.pop().map(|Reverse((_, r))| r));
             }
-        } else {
-            full.extend(self.open().filter(|r| r.1 == level).map(|r| r.0));
         }
         for &r in &full {
             let resource = &mut self.resources[r as usize];
@@ -572,13 +575,34 @@ impl Flows {
         }
     }
 
-    /// Resources of the component with flows that have not stopped, and their shares.
-    fn open(&self) -> impl Iterator<Item = (u32, u64)> {
-        let all = self.component.iter().map(|&r| (r, &self.resources[r as usize]));
-        all.filter(|(_, resource)| resource.weights > 0).map(|(r, resource)| (r, resource.share))
+    /// The least share of the component's resources with flows that have not stopped, and in [`Self::touched`] those that have
+    /// it. The first `open` of the component are asked, and those without such flows are moved behind them.
+    #[inline]
+    fn least_open(&mut self, open: &mut usize) -> Option<u64> {
+        self.touched.clear();
+        let mut least = u64::MAX;
+        let mut at = 0;
+        while at < *open {
+            let r = self.component[at];
+            let resource = &self.resources[r as usize];
+            if resource.weights == 0 {
+                *open -= 1;
+                self.component.swap(at, *open);
+                continue;
+            }
+            if resource.share < least {
+                least = resource.share;
+                self.touched.clear();
+            }
+            if resource.share == least {
+                self.touched.push(r);
+            }
+            at += 1;
+        }
+        (*open > 0).then_some(least)
     }
 
-    /// The least share of them, by the heap: shares only rise, so what it has is never too high.
+    /// The same by the heap, but for those that have it: shares only rise, so what it has is never too high.
     fn least_share(&mut self) -> Option<u64> {
         loop {
             let mut top = self.heap.peek_mut()?;

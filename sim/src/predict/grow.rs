@@ -47,8 +47,8 @@ const LOOPED: f64 = 0.4;
 /// The part by which what unlike hosts add a host more may differ between two doublings, where it is taken to go on. Where that is
 /// not so it is taken to end: what PAT of 1 GiB past a NIC that is down loses a host more is 0.7, 0.9 and then 0 us.
 const EVEN: f64 = 0.1;
-/// How many times as much work a part with unlike hosts is as one of equal ones, from where on few of its like are simulated.
-const CHEAPER: u64 = 4;
+/// How many times as many lanes a part with unlike hosts has as one of equal ones, from where on few of its like are simulated.
+const CHEAPER: usize = 4;
 /// How many times as many hosts as the largest part the whole has at least.
 const LEAST_TIMES: u32 = 8;
 /// The same where the whole is too large to be simulated.
@@ -195,14 +195,12 @@ impl Predictor<'_> {
             return self.of_parts(&run, &windows, most_off, known, worth);
         };
         let equal_row = Row { unlike: None, ..row.clone() };
-        let mut equal = beside(unlike, windows.last()?.1, row.hosts).map(|start| Equal {
+        let equal = beside(unlike, windows.last()?.1, row.hosts).map(|start| Equal {
             run: Run { row: &equal_row, ..run },
             windows: windows.iter().map(|of| (start, of.1)).collect(),
             known: Simulated::new(),
         });
-        if growth == Growth::Levels
-            && !equal.as_mut().is_some_and(|equal| self.folds_better(equal, (&run, &windows), known))
-        {
+        if growth == Growth::Levels && !equal.as_ref().is_some_and(|equal| self.folds_better(equal, &run, &windows)) {
             return self.of_parts(&run, &windows, most_off, known, &worth);
         }
         equal.and_then(|equal| self.with_unlike((&run, &windows, known), equal, most_off, &worth)).or_else(|| {
@@ -213,19 +211,13 @@ impl Predictor<'_> {
         })
     }
 
-    /// Whether equal hosts are much less work than as many with unlike ones among them.
-    fn folds_better(
-        &self,
-        equal: &mut Equal<'_>,
-        (run, windows): (&Run<'_>, &[Window]),
-        known: &mut Simulated,
-    ) -> bool {
-        let work = |run: &Run<'_>, windows: &[Window], known: &mut Simulated| {
-            let parts = self.parts(run, windows.get(..1)?, &alone(run.settings), known);
-            parts.first().map(|part| part.1.work)
+    /// Whether equal hosts fold to far fewer lanes than as many with unlike ones among them.
+    fn folds_better(&self, equal: &Equal<'_>, run: &Run<'_>, windows: &[Window]) -> bool {
+        let lanes = |run: &Run<'_>, windows: &[Window]| {
+            let of_part = |predictor: &Predictor<'_>, part: &Proven| predictor.folds_to(&part.schedule, run.settings);
+            self.with_part(run.whole, *windows.first()?, run.row, run.settings, of_part).ok()
         };
-        let equal = work(&equal.run, &equal.windows, &mut equal.known);
-        let unlike = work(run, windows, known);
+        let (equal, unlike) = (lanes(&equal.run, &equal.windows), lanes(run, windows));
         equal.zip(unlike).is_some_and(|(equal, unlike)| equal.saturating_mul(CHEAPER) <= unlike)
     }
 
@@ -289,11 +281,20 @@ impl Predictor<'_> {
         most_off: f64,
         worth: impl Fn(&Prediction, u64) -> Option<f64>,
     ) -> Option<Prediction> {
-        let as_alike = self.of_parts(&of_equal, &beside, most_off, &mut known_equal, |_, _| Some(STEADY))?;
         let alone = alone(run.settings);
         let compared = match run.growth {
             Growth::Levels => 2,
             Growth::Steps => COMPARED,
+        };
+        // What the unlike ones add is asked at least of the first parts, which run beside the equal ones.
+        let before = known.len();
+        let (as_alike, _) = rayon::join(
+            || self.of_parts(&of_equal, &beside, most_off, &mut known_equal, |_, _| Some(STEADY)),
+            || self.parts(run, windows.get(..compared).unwrap_or_default(), &alone, known),
+        );
+        let Some(as_alike) = as_alike else {
+            known.truncate(before);
+            return None;
         };
         let mut nearly = None;
         for (window, beside) in windows.windows(compared).zip(beside.windows(compared)) {
@@ -367,25 +368,32 @@ impl Predictor<'_> {
         self.parts.row(self.topology, ranks).filter(|row| row.hosts >= LEAST_HOSTS)
     }
 
-    /// The same cut on some hosts in a row.
-    fn part(
+    /// The same cut on some hosts in a row, simulated.
+    fn part(&self, whole: &Proven, window: Window, row: &Row, settings: &Settings) -> Result<Prediction, PredictError> {
+        let simulate = |predictor: &Predictor<'_>, part: &Proven| predictor.simulate(part, settings, &mut Unobserved);
+        let mut prediction = self.with_part(whole, window, row, settings, simulate)?;
+        let links = &self.parts.part(self.topology, window, row)?.1;
+        prediction.busiest.iter_mut().for_each(|used| used.link = links[used.link.index()]);
+        Ok(prediction)
+    }
+
+    /// Asks something of the same cut on some hosts in a row.
+    fn with_part<T>(
         &self,
         whole: &Proven,
-        (from, hosts): (u32, u32),
+        (from, hosts): Window,
         row: &Row,
         settings: &Settings,
-    ) -> Result<Prediction, PredictError> {
+        ask: impl FnOnce(&Predictor<'_>, &Proven) -> Result<T, PredictError>,
+    ) -> Result<T, PredictError> {
         let ranks = hosts * row.each;
         let part = self.parts.part(self.topology, (from, hosts), row)?;
-        let (machine, links) = &*part;
+        let (machine, _) = &*part;
         let predictor = self.on(machine).with_graphs(self.given.clone());
         let (call, plan) = whole.schedule.plan.of_ranks(&whole.schedule.call, ranks);
         let schedule = Schedule::new(call, plan, &predictor.order(ranks, settings))?;
         // Its pattern is that of the whole, which is proved.
-        let part = Proven { schedule, proof: whole.proof };
-        let mut prediction = predictor.simulate(&part, settings, &mut Unobserved)?;
-        prediction.busiest.iter_mut().for_each(|used| used.link = links[used.link.index()]);
-        Ok(prediction)
+        ask(&predictor, &Proven { schedule, proof: whole.proof })
     }
 
     /// The forecast of the whole, and how far the second of two differences is from what the first says.

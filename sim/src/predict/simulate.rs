@@ -18,7 +18,7 @@ use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
 use crate::engine::{Instance, Observer, Unobserved, run, run_steady, run_steady_told};
 use crate::ids::{LinkId, Rank};
-use crate::network::{Laid, ResourceName, join, lay, lay_known, lay_one_of_each};
+use crate::network::{Laid, LayError, ResourceName, join, lay, lay_known, lay_one_of_each};
 use crate::schedule::{Schedule, ScheduleError};
 use crate::topology::Topology;
 use crate::units::SimTime;
@@ -32,14 +32,23 @@ impl Predictor<'_> {
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
         let _turn = turn([schedule]);
+        let laid = self.lay(schedule, settings)?;
+        let alone = Part { predictor: self, schedule, switches: laid.switches() };
+        Ok(self.evaluate(&[alone], *proof, &laid, settings, observer)?.0)
+    }
+
+    /// How many lanes a schedule folds to.
+    pub(super) fn folds_to(&self, schedule: &Schedule, settings: &Settings) -> Result<usize, PredictError> {
+        Ok(self.lay(schedule, settings)?.fold().instance.lanes.len())
+    }
+
+    fn lay<'s>(&self, schedule: &'s Schedule, settings: &Settings) -> Result<Laid<'s>, LayError> {
         let (topology, profile, transport) = (self.topology, self.profile, &settings.transport);
-        let laid = if settings.fold && schedule.call.ranks >= MANY {
+        if settings.fold && schedule.call.ranks >= MANY {
             lay_one_of_each(topology, profile, transport, schedule)
         } else {
             lay_known(topology, profile, transport, schedule, &self.grounds)
-        }?;
-        let alone = Part { predictor: self, schedule, switches: laid.switches() };
-        Ok(self.evaluate(&[alone], *proof, &laid, settings, observer)?.0)
+        }
     }
 
     /// The share of each resource's capacity that a schedule uses over its run on the device, on every host: of a schedule
