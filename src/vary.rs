@@ -175,10 +175,13 @@ impl To {
     }
 }
 
+/// Why nothing of the network can be changed.
+pub(crate) const ONE_HOST: &str = "the job is on one host, and nothing crosses the network";
+
 /// Refuses a job that no network carries anything for.
 fn crosses(topology: &Topology) -> Result<(), String> {
     match topology.hosts().len() {
-        0 | 1 => Err("the job is on one host, and nothing crosses the network".to_owned()),
+        0 | 1 => Err(ONE_HOST.to_owned()),
         _ => Ok(()),
     }
 }

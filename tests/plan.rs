@@ -688,6 +688,15 @@ fn impossible_plans_say_why() {
     let endless = ["llama3-8b", "--gpus", "8", "--layout", "tp=8", "--global-batch", "1000000000000"];
     refused(&endless, &["passes of micro-batches", "raise dp"]);
     refused(&["llama3-8b", "--gpus", "8", "--layout", "tp=8,schedule=dualpipe"], &["dualpipe"]);
+    // What one rank has no part in.
+    for schedule in ["gpipe", "zb", "interleaved"] {
+        let layout = format!("tp=8,schedule={schedule}");
+        refused(&["llama3-8b", "--gpus", "8", "--layout", &layout], &[schedule, "pp of --layout is 1"]);
+    }
+    let alone = ["llama3-8b", "--gpus", "8", "--layout", "dp=8", "--overlap-tensor"];
+    refused(&alone, &["--overlap-tensor has no meaning here", "give tp=2 or more"]);
+    let alone = ["mixtral-8x7b", "--gpus", "64", "--layout", "tp=8", "--dispatch", "deepep"];
+    refused(&alone, &["--dispatch has no meaning here", "give ep=2 or more"]);
     for other in
         ["--on dgx-b200", "--on dgx-b200 --precision fp8 --framework torchtitan", "--on dgx-h100 --precision fp8"]
     {

@@ -230,6 +230,67 @@ fn one_machine_has_a_cost_and_no_rank() {
     assert!(!notes.contains("compared") && !notes.contains("lowest cost"), "{notes}");
 }
 
+/// Goal: of machines none is best that does not meet the objective: where none does, that is said with what would help, and where
+/// one does, it wins over one that is cheaper. Those that are alike as printed are said to be.
+#[test]
+fn machines_that_miss_the_objective_do_not_win() {
+    let told = |more: &[&str]| {
+        let base = ["serve", "llama3-70b", "--aggregated", "1x8", "--rate", "2", "--duration", "30s"];
+        let (code, text, notes) = collcast(&[&base[..], more].concat());
+        assert_eq!(code, 0, "{text}{notes}");
+        text + &notes
+    };
+    let none = told(&["--vary", "nvlink.rate=x0.5", "--slo", "ttft=1ms,tpot=1ms"]);
+    assert!(
+        none.contains("warning: none of 2 machines meets TTFT 1 ms and TPOT 1 ms; dgx-h100 comes nearest"),
+        "{none}"
+    );
+    assert!(
+        none.contains("0.0% meet TTFT, not 90%; 0.0% meet TPOT, not 90%") && none.contains("Next: a prompt"),
+        "{none}"
+    );
+    // The cheaper machine makes tokens too slowly.
+    let dear =
+        told(&["--on", "dgx-a100", "--on", "dgx-h100", "--price", "dgx-a100=1,dgx-h100=9", "--slo", "tpot=20ms"]);
+    assert!(
+        dear.contains("ok: dgx-h100 serves at the lowest cost") && dear.contains("one of which misses TPOT 20 ms"),
+        "{dear}"
+    );
+    // What one host does without the network is the same with any.
+    let alike = told(&["--vary", "latency.nvlink.ll=x1"]);
+    assert!(alike.contains("`dgx-h100` and `dgx-h100, latency.nvlink.ll=x1` tie: each has the lowest TTFT"), "{alike}");
+    // A change of the network is no slip where there is none.
+    let alone = told(&["--vary", "nics=4"]);
+    assert!(alone.contains("the job is on one host, and nothing crosses the network"), "{alone}");
+}
+
+/// Goal: a split that too few requests are content with is not called best because more tokens came in time: percentiles count.
+#[test]
+fn splits_are_ranked_by_the_objective_given() {
+    let objective = Objective { parts: [0.5, 0.99], ..Objective::new(1.0, 0.015) };
+    let request = Request { load: at(10.0, 60.0), objective, ..Request::new("llama3-70b", "dgx-h100") };
+    let found = split(&request, Group::new(4, 8), &Watch::default()).unwrap();
+    let missed: Vec<f64> =
+        found.candidates.iter().map(|c| objective.missed(&c.outcome.as_ref().unwrap().summary)).collect();
+    assert!(missed.is_sorted() && missed[0] == 0.0 && missed[3] > 0.0, "{missed:?}");
+    let text = format!("{:?}", found.report().tables);
+    assert!(text.contains("meet TPOT, not 99%"), "{text}");
+}
+
+/// Goal: a prompt whose cache the worker cannot hold is left out of the break-even, which says so, and what it rests on.
+#[test]
+fn a_break_even_ends_where_memory_does() {
+    let found = break_even(&Request::new("llama3-70b", "dgx-h100"), Group::new(1, 2), None).unwrap();
+    // 90% of 85 GB less half of 141 GB of weights are 6 GB, at 164 KB a token.
+    assert_eq!(found.lengths.last().unwrap().tokens, 32768);
+    let notes = found.notes.join("\n");
+    assert!(notes.contains("longer prompts are left out") && notes.contains("rules of NCCL"), "{notes}");
+    assert!(
+        notes.contains("profile hopper-ib-published") && notes.contains("worker alone on one host takes `prior`"),
+        "{notes}"
+    );
+}
+
 /// Goal: hand-offs wait for the all-to-alls of experts on the same NICs, and for nothing where tensor ranks have NVLink; a
 /// transfer alone takes what it takes alone.
 #[test]
@@ -496,6 +557,23 @@ fn copies_are_measured_and_compared() {
     }
 }
 
+/// Goal: a built-in scenario takes other workers, and other requests, in place of its own; a trace of Mooncake is read whatever it
+/// is named. Method: its JSON Lines have no prefix that two requests share.
+#[test]
+fn scenarios_take_other_workers_and_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.json");
+    let line = |at: u64| format!(r#"{{"timestamp": {at}, "input_length": 2000, "output_length": 8}}"#);
+    std::fs::write(&path, [line(0), line(900)].join("\n")).unwrap();
+    let (code, out, err) = collcast(&["serve", "llama3-70b-2x8", "--aggregated", "2x8", "--duration", "10s"]);
+    assert!(code == 0 && out.contains("by 2x8 aggregated on dgx-h100"), "{out}{err}");
+    let (code, out, err) = collcast(&["serve", "llama3-70b-2x8", "--trace", path.to_str().unwrap()]);
+    assert!(code == 0 && err.contains("of 2 requests"), "{out}{err}");
+    // More than GPT-3's 2,048 positions.
+    let (code, out, err) = collcast(&["serve", "gpt3-175b", "--input", "4096", "--duration", "10s"]);
+    assert!(code == 0 && (out + &err).contains("the model has learned positions for 2048 tokens"), "{err}");
+}
+
 /// Goal: what makes no sense is refused with the way out, and exit code 2.
 #[test]
 fn slips_are_refused() {
@@ -525,6 +603,9 @@ fn slips_are_refused() {
         ("llama3-70b --smallest 0", "give 1 to 2048"),
         ("llama3-70b --smallest 1", "take 141.1 GB of each of 1 GPUs"),
         ("llama3-70b --try-splits 2x8 --down 0:0", "--try-splits is of one machine"),
+        ("llama3-70b --try-splits 2x8 --price abc", "at one price"),
+        ("llama3-70b --hand-off layers", "no worker hands a cache off"),
+        ("llama3-70b --host-cache 1T", "no two prompts share a prefix"),
         ("llama3-70b --slo ttft=1s@99", "ttft=1s@p99"),
         ("llama3-70b --aggregated 2x8 --down 0", "write it as 0:3"),
         ("llama3-70b --aggregated 2x8 --down 2:0", "there are 2 hosts, from 0 on"),

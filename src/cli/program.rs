@@ -202,7 +202,7 @@ pub(super) fn run(cli: Cli, given: &Named) -> Result<Code, Error> {
         Command::Simulate(args) => simulate::run(&args, given),
         Command::Sweep(args) => sweep::run(&args, given),
         Command::Plan(args) => plan::run(&args),
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::run(&args, given),
         Command::Transfer(args) => transfer::run(&args, given),
         Command::Bench(args) => bench::run(&args, given),
         Command::Probe(args) => probe::run(&args, given),

@@ -68,6 +68,17 @@ pub(super) fn expand(mut all: Command, words: &[OsString]) -> Result<Vec<OsStrin
         };
         others().any(|word| word.to_str().is_some_and(is))
     };
+    // An option that is given also replaces those that it cannot be with.
+    let excludes = |of: &Command, a: &clap::Arg, b: &clap::Arg| {
+        of.get_arg_conflicts_with(a).iter().any(|other| other.get_id() == b.get_id())
+    };
+    let replaced = |key: &str| {
+        let own = options.and_then(|of| Some((of, of.get_arguments().find(|arg| arg.get_long() == Some(key))?)));
+        own.is_some_and(|(of, own)| {
+            let mut others = of.get_arguments().filter(|other| other.get_long().is_some_and(given));
+            others.any(|other| excludes(of, other, own) || excludes(of, own, other))
+        })
+    };
     let mut expanded: Vec<OsString> = vec![words[0].clone(), (*command).into()];
     for (key, value) in &scenario.options {
         let text = match value {
@@ -78,7 +89,7 @@ pub(super) fn expand(mut all: Command, words: &[OsString]) -> Result<Vec<OsStrin
         };
         if key == placed {
             expanded.push(text.into());
-        } else if !given(key) {
+        } else if !given(key) && !replaced(key) {
             expanded.push(format!("--{key}={text}").into());
         }
     }
@@ -122,6 +133,19 @@ mod tests {
         assert!(!found.iter().any(|word| word.to_string_lossy().starts_with("--on=")), "{found:?}");
         let found = expand(Cli::command(), &words("collcast serve kv-1gb -s 2G")).unwrap();
         assert!(!found.iter().any(|word| word.to_string_lossy().starts_with("--size=")), "{found:?}");
+        // What excludes each other: other workers, other requests, another question.
+        for (line, left_out) in [
+            ("serve llama3-70b-2x8 --aggregated 2x8", &["--prefill", "--decode", "--hand-off"][..]),
+            ("serve mooncake-qwen3-8b --trace t.csv", &["--rate", "--input", "--output-tokens"]),
+            ("transfer offload-or-recompute --from gpu:0 --to gpu:1 -s 1G", &["--break-even"]),
+            ("transfer kv-1gb --break-even llama3-8b", &["--from", "--to", "--size"]),
+        ] {
+            let found = expand(Cli::command(), &words(&format!("collcast {line}"))).unwrap();
+            let own =
+                |word: &OsString| left_out.iter().any(|name| word.to_string_lossy().starts_with(&format!("{name}=")));
+            assert!(!found.iter().any(own), "{found:?}");
+            assert!(Cli::command().try_get_matches_from(&found).is_ok(), "{found:?}");
+        }
         // As programs put it.
         let found = expand(Cli::command(), &words("collcast serve --rate=3 -- llama3-70b-2x8")).unwrap();
         assert!(found.iter().any(|word| word == "--decode=1x8") && !found.iter().any(|word| word == "--"), "{found:?}");

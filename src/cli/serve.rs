@@ -16,7 +16,7 @@ use super::call::Code;
 use super::output::{OutputArgs, PageArgs};
 use super::progress::watched;
 use super::scenario;
-use super::selectors::{NcclArgs, profile_folders};
+use super::selectors::{Named, NcclArgs, profile_folders};
 
 /// What help ends with.
 const HELP: &str =
@@ -86,7 +86,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "bf16", help_heading = "Workers")]
     precision: String,
     /// When caches go from prefill to decode: whole, once a prompt is through, or layers, beside the prefill
-    #[arg(long, value_name = "HOW", default_value = "whole", value_parser = ["whole", "layers"], help_heading = "Workers")]
+    #[arg(long, value_name = "HOW", default_value = "whole", value_parser = ["whole", "layers"], conflicts_with = "aggregated", help_heading = "Workers")]
     hand_off: String,
     /// How requests get to workers: from one queue, or each to the worker with the least to do for it and for those before it, of
     /// which it may know the prefix
@@ -122,7 +122,7 @@ pub(crate) struct Args {
     /// Of the generator of arrivals
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
     seed: u64,
-    /// Requests of a file in place of these: lines of seconds,input,output, or Mooncake's JSON Lines (.jsonl)
+    /// Requests of a file in place of these: lines of seconds,input,output, or Mooncake's JSON Lines
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "duration", "input", "output_tokens", "prefixes", "seed"], help_heading = "Load")]
     trace: Option<PathBuf>,
     /// Times that requests have to meet: to the first token, and from one token to the next; for 90% of them, or another
@@ -286,7 +286,18 @@ fn objective(text: &str) -> Result<Objective, Error> {
     Ok(objective)
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
+    if args.decode.is_none() && args.try_splits.is_none() && args.smallest.is_none() {
+        given.without(
+            &["--hand-off"],
+            "no worker hands a cache off",
+            "leave it out, or give --prefill and --decode",
+        )?;
+    }
+    if args.prefixes.is_none() && args.trace.is_none() {
+        let hint = "leave it out, or give --prefixes";
+        given.without(&["--host-cache", "--drive-cache"], "no two prompts share a prefix", hint)?;
+    }
     let request = args.request()?;
     let machines = args.machines()?;
     let report = match (&args.try_splits, args.smallest) {
@@ -295,6 +306,10 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
         }
         (Some(_), _) if machines.several() => {
             return Err(Error::usage("--try-splits is of one machine", "take --smallest GPUS, or name the workers"));
+        }
+        (Some(_), _) if machines.price.is_some() => {
+            let hint = "leave out --price, or name the workers: their answer has the cost";
+            return Err(Error::usage("--try-splits compares fleets of as many GPUs each, at one price", hint));
         }
         (Some(text), _) => {
             let all: Group = text.parse()?;

@@ -206,10 +206,7 @@ impl Planning {
         if request.layout.is_none() {
             notes.extend(odd_sequence(sequence));
         }
-        if (1..sequence).contains(&model.learned_positions) {
-            let positions = model.learned_positions;
-            notes.push(format!("the model has learned positions for {positions} tokens, fewer than a sequence has"));
-        }
+        notes.extend(model.too_long(sequence, "a sequence"));
         let given = request.layout.as_deref().is_some_and(|layout| says(layout, "gbs"));
         let batch = request.global_batch.unwrap_or_else(|| {
             let sequences = batch(request, sequence);
@@ -478,6 +475,17 @@ impl Planning {
         }
         if let Some(recompute) = request.recompute.filter(|_| !says("recompute")) {
             parallel.recompute = recompute;
+        }
+        let plain = parallel.schedule == Schedule::OneForwardOneBackward || parallel.virtual_stages > 1;
+        for (what, given, key, size) in [
+            (format!("schedule={}", parallel.schedule.name()), !plain, "pp", parallel.pipeline),
+            ("--overlap-tensor".to_owned(), request.overlap_tensor, "tp", parallel.tensor),
+            ("--dispatch".to_owned(), request.dispatch.is_some(), "ep", parallel.expert),
+        ] {
+            if given && size == 1 {
+                let message = format!("{what} has no meaning here: {key} of --layout is 1");
+                return Err(Error::usage(message, format!("leave it out, or give {key}=2 or more")));
+            }
         }
         self.timed(self.on(request.gpus, parallel, says("dp"))?, calls)
     }

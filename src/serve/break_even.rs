@@ -1,5 +1,6 @@
 //! Compute a cache again, or keep it somewhere and fetch it: from which prompt on does that pay?
 
+use collcast_reports::model::Input;
 use collcast_scenarios::serving::Batch;
 use collcast_scenarios::training::calls::{Exchange, Shape};
 use collcast_sim::compute::Precision;
@@ -66,8 +67,12 @@ pub struct BreakEven {
     pub machine: String,
     /// GPUs of the worker.
     pub tensor: u32,
+    /// Files that were read.
+    pub inputs: Vec<Input>,
     /// What was assumed.
     pub notes: Vec<String>,
+    /// What of NCCL's settings has a surprising effect, or is left out.
+    pub warnings: Vec<String>,
     /// Where caches may be, with the way from there.
     pub tiers: Vec<(&'static str, &'static str)>,
     /// The prompts.
@@ -84,15 +89,16 @@ impl BreakEven {
     }
 }
 
-/// Times prompts from 128 to 128k tokens: computed on an idle worker, and fetched from each tier.
+/// Times prompts from 128 to 128k tokens, as far as the worker's memory holds their caches: computed on an idle worker, and
+/// fetched from each tier.
 ///
 /// # Errors
-/// As of [`serve`](super::serve()).
+/// As of [`serve`](super::serve()); a worker without room for the shortest prompt.
 pub fn break_even(request: &Request, group: Group, drives: Option<u32>) -> Result<BreakEven, Error> {
     let tensor = group.tensor;
     let drives = some_drives(drives)?;
     let one = Setup::new(request, tensor)?;
-    one.blocks(group, request).map_err(|error| match error {
+    let blocks = one.blocks(group, request).map_err(|error| match error {
         // There are no stages here, which a worker of `serve` may have.
         Error::Usage { message, .. } if one.model.attention.heads().is_multiple_of(tensor.into()) => {
             let most = (1..=tensor).rev().map(|tensor| Group::new(1, tensor)).find(|group| one.check(*group).is_ok());
@@ -103,6 +109,14 @@ pub fn break_even(request: &Request, group: Group, drives: Option<u32>) -> Resul
         }
         other => other,
     })?;
+    let room = blocks * request.policy.block;
+    if room < LENGTHS.0 {
+        let message = format!("a worker of {tensor} GPUs has room for a cache of {room} tokens beside its weights");
+        return Err(Error::usage(
+            message,
+            format!("take another --tensor: prompts have {} tokens and more", LENGTHS.0),
+        ));
+    }
     // A second worker, on other hosts.
     let second = one.site.topology.ranks();
     let setup = Setup::new(request, second + tensor)?;
@@ -124,7 +138,8 @@ pub fn break_even(request: &Request, group: Group, drives: Option<u32>) -> Resul
         routes.push(found);
     }
     let mut lengths = Vec::new();
-    for tokens in (0..LENGTHS.1).map(|doubled| LENGTHS.0 << doubled) {
+    let all = (0..LENGTHS.1).map(|doubled| LENGTHS.0 << doubled);
+    for tokens in all.clone().take_while(|&tokens| tokens <= room) {
         let token = setup.cache_bytes(tensor);
         let block = setup.block_bytes(tensor, request.policy.block);
         let mut fetch = Vec::new();
@@ -145,18 +160,22 @@ pub fn break_even(request: &Request, group: Group, drives: Option<u32>) -> Resul
         return Err(error.into());
     }
     let drives = links.storage(HostId(0)).drives;
-    let mut notes = setup.notes.clone();
-    notes.push(format!("profile {}: {}", setup.gpu.name(), setup.gpu.evidence()));
+    let mut notes = setup.rests_on();
     notes.push(format!(
         "the worker is idle; hosts have {drives} NVMe drives; a cache lies in blocks of {}, and all of it is fetched at \
          once, by NIXL's choice",
         Bytes(setup.block_bytes(tensor, request.policy.block)).human()
     ));
+    if lengths.len() < all.count() {
+        notes.push(format!("longer prompts are left out: the worker has room for a cache of {room} tokens"));
+    }
     Ok(BreakEven {
         model: setup.model.name.clone(),
         machine: setup.site.topology.name.clone(),
         tensor,
+        inputs: setup.site.sources.clone(),
         notes,
+        warnings: setup.site.told.warnings.clone(),
         tiers,
         lengths,
         published: published(&setup.model.name),

@@ -9,7 +9,7 @@ use super::smallest::smallest;
 use crate::error::Error;
 use crate::plan::fields::price;
 use crate::site::{DEFAULT_MACHINE, SiteSpec};
-use crate::vary::{Key, crossed};
+use crate::vary::{Key, ONE_HOST, crossed};
 use crate::watch::Watch;
 
 /// Machines of an answer at most.
@@ -92,8 +92,8 @@ pub fn compare(request: &Request, machines: &Machines, watch: &Watch) -> Result<
         };
         let outcome = match outcome {
             Ok(outcome) => outcome,
-            // A machine may be too small; a change that it cannot have was mistyped.
-            Err(error) if *name != machine => return Err(error),
+            // A machine may be too small, or have no network; another change that it cannot have was mistyped.
+            Err(error) if *name != machine && !error.to_string().ends_with(ONE_HOST) => return Err(error),
             Err(error) => {
                 let text = error.to_string();
                 failed = Some(error);

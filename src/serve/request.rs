@@ -30,7 +30,7 @@ pub enum Load {
         /// Of the generator.
         seed: u64,
     },
-    /// Those of a file: see [`trace`](collcast_scenarios::serving::arrivals::trace), and of one named `.jsonl`
+    /// Those of a file: see [`trace`](collcast_scenarios::serving::arrivals::trace), and of JSON Lines
     /// [`mooncake`](collcast_scenarios::serving::arrivals::mooncake).
     Trace(PathBuf),
 }

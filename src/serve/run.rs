@@ -40,7 +40,8 @@ pub(super) fn load(request: &Request) -> Result<Vec<Asked>, Error> {
         Load::Trace(path) => {
             let wrong = |e| Error::usage(format!("{}: {e}", path.display()), "docs/formats.md says what a line has");
             let text = read_text("read the trace", path)?;
-            let is_json = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("jsonl"));
+            let named = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("jsonl"));
+            let is_json = named || text.trim_start().starts_with('{');
             if is_json { arrivals::mooncake(&text) } else { arrivals::trace(&text) }.map_err(wrong)?
         }
         &Load::Poisson { rate, seconds, input, output, prefixes, seed } => {
@@ -155,7 +156,7 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
         fleet,
         objective: request.objective,
         inputs: setup.site.sources.clone(),
-        notes: notes(setup, request, path.as_deref()),
+        notes: notes(setup, request, path.as_deref(), asked),
         warnings: setup.site.told.warnings.clone(),
         summary,
         reuse: (ran.reuse.hits.iter().sum::<u64>() > 0).then_some(ran.reuse),
@@ -175,10 +176,10 @@ fn refused(error: &ServingError) -> Error {
     Error::usage(error.to_string(), hint)
 }
 
-fn notes(setup: &Setup, request: &Request, path: Option<&str>) -> Vec<String> {
-    let mut notes: Vec<String> = setup.site.rules().chain(setup.notes.iter().cloned()).collect();
-    notes.push(format!("profile {}: {}", setup.gpu.name(), setup.gpu.evidence()));
-    notes.push(format!("profile {}: {}", setup.site.profile.name, crate::site::made_of(&setup.site.profile.evidence)));
+fn notes(setup: &Setup, request: &Request, path: Option<&str>, asked: &[Asked]) -> Vec<String> {
+    let mut notes = setup.rests_on();
+    let longest = asked.iter().map(|asked| asked.input + asked.output).max().unwrap_or(0);
+    notes.extend(setup.model.too_long(longest, "the longest request with its answer"));
     notes.push(
         "steps take their kernels and exchanges alone: scheduler, sampling and tokenisation take no time".to_owned(),
     );

@@ -13,7 +13,7 @@ use super::fleet::{Fleet, Group};
 use super::request::Request;
 use crate::error::Error;
 use crate::kernels::gpu_of;
-use crate::site::{Site, SiteSpec};
+use crate::site::{Site, SiteSpec, made_of};
 use crate::vary::{Key, crossed};
 
 /// Of a GPU's memory what weights and cache may fill: vLLM's `gpu_memory_utilization`.
@@ -47,9 +47,22 @@ fn site(spec: &SiteSpec, gpus: u32) -> Result<Site, Error> {
     Ok(site)
 }
 
+/// Whether calls inside one of several hosts would take another profile if that host were alone.
+fn other_profile(site: &Site) -> Option<String> {
+    let spec = SiteSpec { nodes: Some(1), down: Vec::new(), ..site.spec.clone() };
+    let one = (site.topology.hosts().len() > 1).then(|| spec.topology().ok()).flatten()?;
+    let alone = spec.profile_for(&one).ok()?.profile.name;
+    (alone != site.profile.name).then(|| {
+        format!(
+            "calls inside a host take the profile of several hosts; a worker alone on one host takes `{alone}`, and has other \
+             times"
+        )
+    })
+}
+
 impl Setup {
     pub(super) fn new(request: &Request, gpus: u32) -> Result<Self, Error> {
-        let (model, notes) = transformer::load(&request.model)?;
+        let (model, mut notes) = transformer::load(&request.model)?;
         let mut site = site(&request.site, gpus)?;
         for change in crossed(&request.vary, 1, Key::of)? {
             for (key, to) in change.settings {
@@ -58,7 +71,17 @@ impl Setup {
             }
         }
         let gpu = gpu_of(&site.topology, request.gpu.as_deref())?;
+        notes.extend(other_profile(&site));
         Ok(Self { model, site, gpu, notes })
+    }
+
+    /// What an answer rests on: the rules of calls, the model's file, profiles of GPU and links.
+    pub(super) fn rests_on(&self) -> Vec<String> {
+        let Self { site, gpu, .. } = self;
+        let mut notes: Vec<String> = site.rules().chain(self.notes.iter().cloned()).collect();
+        notes.push(format!("profile {}: {}", gpu.name(), gpu.evidence()));
+        notes.push(format!("profile {}: {}", site.profile.name, made_of(&site.profile.evidence)));
+        notes
     }
 
     /// GPUs that tensor ranks reach over NVLink.

@@ -1,5 +1,7 @@
 //! Of so many workers, how many should prefill and how many decode?
 
+use std::cmp::Ordering;
+
 use collcast_scenarios::serving::Policy;
 use serde::Serialize;
 
@@ -23,7 +25,7 @@ pub struct Candidate {
     pub outcome: Result<Outcome, String>,
 }
 
-/// All fleets of so many workers, the one with the highest goodput first.
+/// All fleets of so many workers: those that meet the objective first, then by goodput.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Split {
     /// The fleets.
@@ -62,9 +64,9 @@ pub fn split(request: &Request, all: Group, watch: &Watch) -> Result<Split, Erro
         return Err(error);
     }
     let key = |candidate: &Candidate| match &candidate.outcome {
-        Ok(outcome) => (outcome.summary.goodput, -outcome.summary.whole.p90),
-        Err(_) => (-1.0, 0.0),
+        Ok(Outcome { summary, .. }) => [request.objective.missed(summary), -summary.goodput, summary.whole.p90],
+        Err(_) => [f64::INFINITY; 3],
     };
-    candidates.sort_by(|a, b| key(b).0.total_cmp(&key(a).0).then(key(b).1.total_cmp(&key(a).1)));
+    candidates.sort_by(|a, b| key(a).partial_cmp(&key(b)).unwrap_or(Ordering::Equal));
     Ok(Split { candidates })
 }

@@ -6,7 +6,7 @@ use collcast_scenarios::serving::summary::{GOOD, Objective, Percentiles};
 
 use super::VERSION;
 use crate::plan::{each_once, told};
-use crate::serve::{BreakEven, Compared, Fleet, Outcome, Row, Sized, Smallest, Split};
+use crate::serve::{BreakEven, Candidate, Compared, Fleet, Outcome, Row, Sized, Smallest, Split};
 
 /// How sure forecasts of serving are.
 const CONFIDENCE: &str = "low: kernels and transfers were held against measurements, whole engines that serve were not";
@@ -129,6 +129,19 @@ impl Outcome {
         Some(format!("{cause}: {advice}"))
     }
 
+    /// Which objectives too few requests met.
+    fn misses(&self) -> Option<String> {
+        let held = self.objective.held(&self.summary);
+        let missed = ["TTFT", "TPOT"].into_iter().enumerate().filter(|(which, _)| !held[*which]);
+        let missed: Vec<String> = missed
+            .map(|(which, name)| {
+                let met = (self.summary.met_each[which] * 1000.0).floor() / 10.0;
+                format!("{met:.1}% meet {name}, not {}%", exact(self.objective.parts[which] * 100.0))
+            })
+            .collect();
+        (!missed.is_empty()).then(|| missed.join("; "))
+    }
+
     /// What takes the time of requests that do not meet their objective, and what to change.
     fn short(&self) -> Option<(String, String)> {
         let (summary, objective, alone) = (&self.summary, &self.objective, &self.alone);
@@ -161,10 +174,13 @@ impl Outcome {
     }
 }
 
+/// A number as it was given: to a thousandth of a microsecond.
+fn exact(number: f64) -> f64 {
+    (number * 1e6).round() / 1e6
+}
+
 /// What is asked for, in words.
 fn asked(objective: &Objective) -> String {
-    // As they were given: to a thousandth of a microsecond.
-    let exact = |number: f64| (number * 1e6).round() / 1e6;
     let limits = [("TTFT", objective.ttft), ("TPOT", objective.tpot)].into_iter().zip(objective.parts);
     let asked: Vec<String> = (limits.filter(|((_, most), _)| most.is_finite()))
         .map(|((name, most), part)| {
@@ -222,6 +238,7 @@ impl Split {
                     let s = &outcome.summary;
                     let mut row = vec![name, Cell::float(s.goodput, 2), Cell::float(s.met * 100.0, 1)];
                     row.extend([s.ttft.p50, s.ttft.p99, s.tpot.p50, s.tpot.p99, s.whole.p90].map(ms));
+                    row.extend(outcome.misses().map(Cell::from));
                     row
                 }
                 Err(why) => {
@@ -232,7 +249,8 @@ impl Split {
                 }
             });
         }
-        if self.candidates.iter().all(|candidate| candidate.outcome.is_ok()) {
+        let fails = |candidate: &Candidate| candidate.outcome.as_ref().map_or(true, |run| run.misses().is_some());
+        if !self.candidates.iter().any(fails) {
             super::hide(&mut table, &["refused"]);
         }
         report.tables.push(table);
@@ -415,6 +433,7 @@ impl Compared {
                     cells.extend([Cell::float(s.met * 100.0, 1), ms(s.ttft.p50), ms(s.ttft.p99), change, hand_off]);
                     cells.extend([s.tpot.p50, s.tpot.p99].map(ms));
                     cells.push(row.cost().map_or(Cell::Missing, |cost| Cell::float(cost, 2)));
+                    cells.extend(run.misses().map(Cell::from));
                     cells
                 }
                 Err(why) => {
@@ -429,7 +448,8 @@ impl Compared {
         let mut hidden = Vec::new();
         hidden.extend(ran().all(|(_, run)| run.path.is_none()).then_some("hand_off_p50_ms"));
         hidden.extend(self.rows.iter().all(|row| row.price.is_none()).then_some("cost"));
-        hidden.extend((ran().count() == self.rows.len()).then_some("refused"));
+        let good = ran().filter(|(_, run)| run.misses().is_none()).count();
+        hidden.extend((good == self.rows.len()).then_some("refused"));
         super::hide(&mut table, &hidden);
         report.tables.push(table);
         report.inputs = each_once(ran().flat_map(|(_, run)| run.inputs.iter().cloned()));
@@ -439,32 +459,53 @@ impl Compared {
         report
     }
 
-    /// Of one machine what it serves and costs, of several the best: by cost, then by GPUs where fleets differ, then by the
-    /// wait at p99.
+    /// Of one machine what it serves and costs. Of several the best that meets the objective: by cost, then by GPUs where fleets
+    /// differ, then by the wait at p99.
     fn verdict(&self) -> Verdict {
+        let missed = |run: &Outcome| run.objective.missed(&run.summary);
         let key = |row: &Row, run: &Outcome| {
             let gpus = if self.smallest { f64::from(run.fleet.gpus()) } else { 0.0 };
-            [row.cost().unwrap_or(0.0), gpus, run.summary.ttft.p99]
+            [missed(run), row.cost().unwrap_or(0.0), gpus, run.summary.ttft.p99]
         };
-        let ran = self.rows.iter().filter_map(|row| Some((row, row.outcome.as_ref().ok()?)));
-        let best = ran.min_by(|a, b| key(a.0, a.1).partial_cmp(&key(b.0, b.1)).unwrap_or(std::cmp::Ordering::Equal));
+        let ran = || self.rows.iter().filter_map(|row| Some((row, row.outcome.as_ref().ok()?)));
+        let best = ran().min_by(|a, b| key(a.0, a.1).partial_cmp(&key(b.0, b.1)).unwrap_or(std::cmp::Ordering::Equal));
         if let ([_], Some((row, run))) = (&self.rows[..], best) {
             let cost = row.cost().map_or_else(String::new, |cost| format!("; {cost:.2} for 1M generated tokens"));
             let Verdict { sentence, .. } = run.verdict();
             return Verdict { sentence: format!("{} on {}: {sentence}{cost}", run.fleet, row.name), ..run.verdict() };
         }
-        let (status, sentence) = match best {
+        let number = self.rows.len();
+        let (status, sentence, next) = match best {
+            Some((row, run)) if missed(run) > 0.0 => {
+                let (asked, met) = (asked(&run.objective), run.summary.met * 100.0);
+                let nearest = format!("{} comes nearest with {met:.1}% of requests", row.name);
+                (Status::Warning, format!("none of {number} machines meets {asked}; {nearest}"), run.next())
+            }
             Some((row, run)) => {
-                let what = match (row.cost(), self.smallest) {
+                let what = |row: &Row, run: &Outcome| match (row.cost(), self.smallest) {
                     (Some(cost), _) => format!("serves at the lowest cost, {cost:.2} for 1M tokens"),
                     (None, true) => format!("takes the fewest GPUs, {}", run.fleet.gpus()),
                     (None, false) => format!("has the lowest TTFT at p99, {:.0} ms", run.summary.ttft.p99 * 1e3),
                 };
-                (Status::Ok, format!("{} {what}; {} machines were compared", row.name, self.rows.len()))
+                let best = what(row, run);
+                let good = || ran().filter(|(_, run)| missed(run) == 0.0);
+                let alike: Vec<&str> =
+                    good().filter(|(row, run)| what(row, run) == best).map(|(row, _)| row.name.as_str()).collect();
+                let who = match alike[..] {
+                    [_] | [] => row.name.clone(),
+                    [one, other] => format!("`{one}` and `{other}` tie: each"),
+                    [one, ..] => format!("`{one}` and {} others tie: each", alike.len() - 1),
+                };
+                let short = match ran().count() - good().count() {
+                    0 => String::new(),
+                    1 => format!(", one of which misses {}", asked(&run.objective)),
+                    short => format!(", {short} of which miss {}", asked(&run.objective)),
+                };
+                (Status::Ok, format!("{who} {best}; {number} machines were compared{short}"), None)
             }
-            None => (Status::Failed, "no machine meets the objective".to_owned()),
+            None => (Status::Failed, "no machine meets the objective".to_owned(), None),
         };
-        Verdict { status, sentence, confidence: CONFIDENCE.to_owned(), basis: BASIS.to_owned(), next: None }
+        Verdict { status, sentence, confidence: CONFIDENCE.to_owned(), basis: BASIS.to_owned(), next }
     }
 }
 
@@ -489,7 +530,9 @@ impl BreakEven {
     pub fn report(&self) -> Report {
         let mut report = Report::new("transfer", VERSION);
         report.predicted = true;
+        report.inputs.clone_from(&self.inputs);
         report.assumptions.clone_from(&self.notes);
+        report.warnings.clone_from(&self.warnings);
         let keys = ["host_ms", "drives_ms", "gpus_ms"];
         let mut columns = vec![
             Column::number("tokens", "tokens"),

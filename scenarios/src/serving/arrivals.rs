@@ -89,25 +89,27 @@ pub fn poisson(rate: f64, seconds: f64, (input, output): (u64, u64), seed: u64) 
     (0..MOST_REQUESTS as u64).map(arrives).take_while(|request| request.at < seconds).collect()
 }
 
-/// Requests of a trace: lines of seconds, tokens of the prompt, tokens to generate; a first line of names, lines that begin
-/// with `#` and empty ones are left out. In the order of their arrival.
+/// Requests of a trace: lines of seconds, tokens of the prompt, tokens to generate, or in the order of the names in a first
+/// line; lines that begin with `#` and empty ones are left out. In the order of their arrival.
 ///
 /// # Errors
 /// A line of something else, or more than are simulated.
 pub fn trace(text: &str) -> Result<Vec<Request>, TraceError> {
     let mut requests = Vec::new();
+    let mut order = [0, 1, 2];
     for (line, text) in (1..).zip(text.lines()).filter(|(_, l)| !l.trim().is_empty() && !l.starts_with('#')) {
         let wrong = |message: String| TraceError { line, message };
         let cells: Vec<&str> = text.split(',').map(str::trim).collect();
-        let &[at, input, output] = cells.as_slice() else {
+        let &[_, _, _] = cells.as_slice() else {
             return Err(wrong(format!("{} cells, expected 3: seconds,input,output", cells.len())));
         };
-        let Ok(at) = at.parse::<f64>() else {
-            if requests.is_empty() && input.parse::<u64>().is_err() {
-                continue;
-            }
-            return Err(wrong(format!("`{at}` is no time in seconds")));
-        };
+        if requests.is_empty() && cells.iter().all(|cell| cell.parse::<f64>().is_err()) {
+            order = named(&cells)
+                .ok_or_else(|| wrong(format!("`{text}` does not name the columns: expected seconds,input,output")))?;
+            continue;
+        }
+        let [at, input, output] = order.map(|place| cells[place]);
+        let Ok(at) = at.parse::<f64>() else { return Err(wrong(format!("`{at}` is no time in seconds"))) };
         let tokens = |cell: &str| {
             let count = cell.parse::<u64>().ok().filter(|count| (1..=1 << 30).contains(count));
             count.ok_or_else(|| wrong(format!("`{cell}` is no count of tokens, from 1")))
@@ -122,6 +124,16 @@ pub fn trace(text: &str) -> Result<Vec<Request>, TraceError> {
     }
     requests.sort_by(|a, b| a.at.total_cmp(&b.at));
     Ok(requests)
+}
+
+/// Where columns of these names have seconds, tokens of the prompt and tokens to generate.
+fn named(names: &[&str]) -> Option<[usize; 3]> {
+    let of = |parts: &[&str]| {
+        let is = |name: &&str| parts.iter().any(|part| name.to_ascii_lowercase().contains(part));
+        names.iter().position(is)
+    };
+    let (input, output) = (of(&["input", "prompt", "context"])?, of(&["output", "generated", "completion"])?);
+    (input != output).then(|| [3 - input - output, input, output])
 }
 
 /// A line of a trace as Mooncake publishes them.

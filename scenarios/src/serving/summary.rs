@@ -61,6 +61,11 @@ impl Objective {
     pub fn held(&self, summary: &Summary) -> [bool; 2] {
         [0, 1].map(|which| summary.met_each[which] >= self.parts[which])
     }
+
+    /// Part of the requests of a run that missed it; 0 where enough met it.
+    pub fn missed(&self, summary: &Summary) -> f64 {
+        if self.held(summary) == [true; 2] { 0.0 } else { 1.0 - summary.met }
+    }
 }
 
 /// A run in numbers.

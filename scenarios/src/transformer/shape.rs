@@ -174,6 +174,13 @@ pub enum LayerKind {
 }
 
 impl Transformer {
+    /// That the model has fewer learned positions than something of so many tokens needs, where that is so.
+    pub fn too_long(&self, tokens: u64, what: &str) -> Option<String> {
+        let positions = self.learned_positions;
+        let fewer = (1..tokens).contains(&positions);
+        fewer.then(|| format!("the model has learned positions for {positions} tokens, fewer than {what} has"))
+    }
+
     /// Kind of a layer, from 0. Modules that predict further tokens are like the last one.
     pub fn kind(&self, layer: u64) -> LayerKind {
         match self.experts {
