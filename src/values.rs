@@ -196,6 +196,19 @@ pub fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
+/// Numbers in order, with runs in short: `0-3, 8`.
+pub(crate) fn in_runs(numbers: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some((_, end)) if *end + 1 == number => *end = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let run = |&(begin, end): &(u32, u32)| if begin == end { begin.to_string() } else { format!("{begin}-{end}") };
+    runs.iter().map(run).collect::<Vec<_>>().join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -23,6 +23,7 @@ use crate::watch::Watch;
 
 use matched::Seen;
 use outcome::GAPS;
+pub(crate) use outcome::of_ranks;
 pub use outcome::{CallRow, Expected, GapRow, Judgement, Kind, Outcome, RankRow, Stuck};
 use timeline::Lane;
 

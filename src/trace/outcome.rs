@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::confidence::Grounds;
 use crate::diagnose::{Anomaly, Causes};
+use crate::values::in_runs;
 
 /// Gaps that are told apart; the longest come first.
 pub(super) const GAPS: usize = 20;
@@ -147,7 +148,7 @@ pub struct Stuck {
     pub group: String,
     /// Its number in that group.
     pub sequence: u64,
-    /// What the ranks that reached it call it, with type and size where those differ.
+    /// What the ranks that reached it call it; where they do not agree, with type, size and ranks.
     pub names: Vec<String>,
     /// Whether the ranks that reached it agree on what it is, its type and its size.
     pub agree: bool,
@@ -155,6 +156,11 @@ pub struct Stuck {
     pub waiting: Vec<u32>,
     /// Those of them that have not begun it, though others have ended it and could not without them.
     pub not_begun: Vec<u32>,
+    /// Those of them that have not begun it, though others have.
+    pub idle: Vec<u32>,
+    /// The call in which these wait, and which others that wait here have not begun: ranks call the two groups in different
+    /// orders.
+    pub crossed: Option<String>,
     /// Ranks of the group whose files do not have it, though they have earlier calls.
     pub missing: Vec<u32>,
     /// Ranks of the group whose files were not given.
@@ -197,10 +203,23 @@ pub struct Outcome {
     pub grounds: Option<Grounds>,
 }
 
+/// Ranks in short: `rank 8`, `ranks 0-3, 8`.
+pub(crate) fn of_ranks(ranks: &[u32]) -> String {
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, in_runs(ranks))
+}
+
 impl Stuck {
+    /// Whether a rank waits in it that has not begun another call.
+    pub(super) fn awaits(&self, other: &Self) -> bool {
+        let begun = |rank: &u32| self.waiting.contains(rank) && !self.idle.contains(rank);
+        !self.idle.is_empty() && other.idle.iter().any(begun)
+    }
+
     /// Whether it shows a fault. A call that all ranks are in, and agree on, may have been under way when the dump was written.
     pub fn failed(&self) -> bool {
-        !self.agree || [&self.not_begun, &self.missing, &self.unknown].iter().any(|ranks| !ranks.is_empty())
+        !self.agree
+            || self.crossed.is_some()
+            || [&self.not_begun, &self.missing, &self.unknown].iter().any(|ranks| !ranks.is_empty())
     }
 }
 

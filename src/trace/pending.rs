@@ -8,7 +8,7 @@ use collcast_sim::collective::{Collective, DataType};
 use collcast_sim::units::Bytes;
 
 use super::matched::named;
-use super::outcome::Stuck;
+use super::outcome::{Stuck, of_ranks};
 
 /// Most ranks of a list that are kept.
 const RANKS: usize = 1024;
@@ -75,7 +75,7 @@ fn collectives(traces: &[Trace], ranks: &[u32], given: &BTreeSet<u32>) -> Vec<St
             open.entry(group).or_default().add(rank, entry.state, call);
         }
     }
-    let stuck = |(group, reached): (Arc<Group>, Reached)| {
+    let told = |(group, reached): (Arc<Group>, Reached)| {
         let sequence = first.get(&group).copied().unwrap_or(0);
         let (known, unknown): (Vec<u32>, Vec<u32>) = group.ranks.iter().partition(|rank| given.contains(rank));
         let behind = |rank: &u32| newest.get(&(Arc::clone(&group), *rank)).is_none_or(|&last| last < sequence);
@@ -84,7 +84,18 @@ fn collectives(traces: &[Trace], ranks: &[u32], given: &BTreeSet<u32>) -> Vec<St
         let missing = known.into_iter().filter(|rank| !of_messages && behind(rank)).collect();
         reached.told(named(&group), sequence, missing, unknown)
     };
-    open.into_iter().map(stuck).collect()
+    let mut all: Vec<Stuck> = open.into_iter().map(told).collect();
+    let crossed: Vec<Option<String>> = all
+        .iter()
+        .map(|stuck| {
+            let other = all.iter().find(|other| stuck.awaits(other) && other.awaits(stuck))?;
+            Some(format!("call {} of group {}", other.sequence, other.group))
+        })
+        .collect();
+    for (stuck, crossed) in all.iter_mut().zip(crossed) {
+        stuck.crossed = crossed;
+    }
+    all
 }
 
 impl Reached {
@@ -107,21 +118,32 @@ impl Reached {
         let of = |wanted: &dyn Fn(State) -> bool| -> Vec<u32> {
             self.states.iter().filter(|(_, state)| wanted(**state)).map(|(rank, _)| *rank).collect()
         };
-        let agree = self.calls.values().collect::<BTreeSet<_>>().len() < 2;
-        let names: BTreeSet<String> = match self.names.len() {
-            1 if !agree => self.calls.into_values().flatten().map(in_words).collect(),
-            _ => self.names,
-        };
-        let ended = self.states.values().any(|state| *state == State::Completed);
+        let some = |wanted: State| self.states.values().any(|state| *state == wanted);
+        let (ended, begun) = (some(State::Completed), some(State::Started));
         let not_begun = of(&|state| state == State::Scheduled && ended && self.of_all);
+        let idle = of(&|state| state == State::Scheduled && begun);
+        let mut who: BTreeMap<BTreeSet<What>, Vec<u32>> = BTreeMap::new();
+        for (rank, calls) in self.calls {
+            who.entry(calls).or_default().push(rank);
+        }
+        let agree = who.len() < 2;
+        let on = |(calls, ranks): (BTreeSet<What>, Vec<u32>)| {
+            let calls: Vec<String> = calls.into_iter().map(in_words).collect();
+            let ranks = of_ranks(&ranks);
+            format!("{} on {ranks}", calls.join(" and "))
+        };
+        let names: Vec<String> =
+            if agree { self.names.into_iter().collect() } else { who.into_iter().take(MOST).map(on).collect() };
         let short = |ranks: Vec<u32>| ranks.into_iter().take(RANKS).collect();
         Stuck {
             group,
             sequence,
-            names: names.into_iter().collect(),
+            names,
             agree,
             waiting: short(of(&|state| state != State::Completed)),
             not_begun: short(not_begun),
+            idle: short(idle),
+            crossed: None,
             missing: short(missing),
             unknown: short(unknown),
         }
@@ -129,8 +151,9 @@ impl Reached {
 }
 
 fn in_words((name, dtype, size): What) -> String {
-    let of = dtype.map_or("an unknown type", DataType::name);
-    size.map_or_else(|| format!("{name} of {of}"), |size| format!("{name} of {of}, {}", size.about()))
+    let of = dtype.map_or_else(String::new, |dtype| format!(" of {}", dtype.name()));
+    let size = size.map_or_else(String::new, |size| format!(", {}", size.about()));
+    format!("{name}{of}{size}")
 }
 
 /// Messages between two ranks whose kernel runs. One of a batch has no state of its own: the batch has.

@@ -7,7 +7,8 @@ use collcast_sim::units::Bytes;
 use super::VERSION;
 use super::validate::{ON_OTHER_GPUS, anomalies_table};
 use crate::diagnose::Anomaly;
-use crate::trace::{CallRow, Judgement, Outcome, RankRow, Stuck};
+use crate::trace::{CallRow, Judgement, Outcome, RankRow, Stuck, of_ranks};
+use crate::values::in_runs;
 
 /// Part of a step from which on what others wait for a rank is worth a word in the verdict.
 const WORTH: f64 = 0.03;
@@ -162,9 +163,9 @@ impl Outcome {
                 row.group.as_str().into(),
                 row.sequence.into(),
                 row.names.join(" or ").into(),
-                listed(&row.waiting).into(),
-                listed(&row.missing).into(),
-                listed(&row.unknown).into(),
+                in_runs(&row.waiting).into(),
+                in_runs(&row.missing).into(),
+                in_runs(&row.unknown).into(),
             ]);
         }
         table
@@ -203,14 +204,14 @@ impl Outcome {
             let calls: f64 = self.calls.iter().map(|row| row.calls).sum();
             parts.push(match self.calls.len() {
                 0 => "no call that was timed, and none that did not end".to_owned(),
-                _ => format!("{calls:.0} calls of a rank, all of which ended"),
+                _ => format!("{calls:.0} timed calls of a rank, all of which ended"),
             });
         }
         let trust = self.grounds.as_ref().map(crate::confidence::Grounds::trust);
         let least = match (self.failed(), self.stuck.is_empty()) {
             (true, _) => Status::Failed,
-            (false, false) => Status::Warning,
-            (false, true) => Status::Ok,
+            (false, clean) if !clean || self.unjudged() => Status::Warning,
+            (false, _) => Status::Ok,
         };
         let doubt = match (self.other_gpus, self.several_gpus) {
             (true, _) => Some(ON_OTHER_GPUS),
@@ -258,6 +259,11 @@ impl Outcome {
             .then(|| format!("others wait {:.3} ms a step for rank {}", late(row), row.rank))
     }
 
+    /// Whether calls were to be held against forecasts, and none was.
+    fn unjudged(&self) -> bool {
+        self.grounds.is_some() && self.calls.iter().all(|row| row.expected.is_none())
+    }
+
     fn judged_in_words(&self) -> Option<String> {
         self.grounds.as_ref()?;
         let mut slower: Vec<_> = self.slower().collect();
@@ -278,6 +284,7 @@ impl Outcome {
         Some(match (named.first(), slower.len() - named.len(), told(Judgement::CannotTell)) {
             (Some(first), 0, _) => format!("{first}, {lost:.3} ms {}{cause}", self.of()),
             (Some(first), more, _) => format!("{first}, and {more} more are slow: {lost:.3} ms {}{cause}", self.of()),
+            (None, _, 0) if self.unjudged() => "no call was judged: none has both a time and a forecast".to_owned(),
             (None, _, 0) => "no call is slower than it should be".to_owned(),
             (None, _, untold) => format!("{untold} kinds of calls are slow, or wait for ranks whose files are missing"),
         })
@@ -289,7 +296,7 @@ impl Outcome {
         }
         let cannot = |row: &CallRow| row.expected.as_ref().is_some_and(|e| e.judgement == Judgement::CannotTell);
         if let Some(stuck) = self.stuck.iter().find(|stuck| !stuck.unknown.is_empty()) {
-            return Some(format!("give the dumps of ranks {} too", listed(&stuck.unknown)));
+            return Some(format!("give the dumps of ranks {} too", in_runs(&stuck.unknown)));
         }
         if self.calls.iter().any(cannot) {
             return Some("give the files of all ranks, which tell slow calls from late ranks".to_owned());
@@ -316,33 +323,32 @@ impl Outcome {
 
 fn stuck_in_words(stuck: &Stuck) -> String {
     let what = format!("call {} of group {} ({}) did not end", stuck.sequence, stuck.group, stuck.names.join(" or "));
-    let ranks = |ranks: &[u32]| if ranks.is_empty() { None } else { Some(listed(ranks)) };
+    let ranks = |ranks: &[u32]| if ranks.is_empty() { None } else { Some(in_runs(ranks)) };
     if !stuck.agree {
         format!("{what}: ranks do not agree on what it is")
     } else if let Some(missing) = ranks(&stuck.missing) {
         format!("{what}: ranks {missing} never came")
     } else if let Some(idle) = ranks(&stuck.not_begun) {
         format!("{what}: ranks {idle} have not begun it, and others have ended it, which they could not without them")
+    } else if let Some(other) = &stuck.crossed {
+        let idle = of_ranks(&stuck.idle);
+        format!(
+            "{what}: it did not begin on {idle}, where {other} waits: ranks call the two groups in different orders"
+        )
+    } else if stuck.unknown.is_empty() && !stuck.idle.is_empty() {
+        format!(
+            "{what} on ranks {}, and did not begin on {}: GPUs are at something before it, or it was under way when the dumps \
+             were written",
+            in_runs(&stuck.waiting),
+            of_ranks(&stuck.idle)
+        )
     } else if stuck.unknown.is_empty() {
-        let waiting = listed(&stuck.waiting);
+        let waiting = in_runs(&stuck.waiting);
         format!(
             "{what} on ranks {waiting}, though all ranks came: the network or a GPU hangs, or it was under way when the \
              dumps were written"
         )
     } else {
-        format!("{what}: ranks {} wait in it", listed(&stuck.waiting))
+        format!("{what}: ranks {} wait in it", in_runs(&stuck.waiting))
     }
-}
-
-/// Ranks with runs in short: `0-3, 8`.
-fn listed(ranks: &[u32]) -> String {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for &rank in ranks {
-        match runs.last_mut() {
-            Some((_, end)) if *end + 1 == rank => *end = rank,
-            _ => runs.push((rank, rank)),
-        }
-    }
-    let run = |&(begin, end): &(u32, u32)| if begin == end { begin.to_string() } else { format!("{begin}-{end}") };
-    runs.iter().map(run).collect::<Vec<_>>().join(", ")
 }
