@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::common::collcast;
 
 /// Commands in all shapes of their answers, without `--format json`; DIR is an empty folder.
-const SAMPLES: [&str; 79] = [
+const SAMPLES: [&str; 82] = [
     "sweep h200x4 -s 1K:64M:64",
     "sweep dgx-h100 --nodes 1,2 -s 1M,64M -c all_reduce,all_to_all",
     "sweep dgx-h100 -s 1M --explain-choice",
@@ -32,6 +32,7 @@ const SAMPLES: [&str; 79] = [
     "simulate dgx-h100 --group 64K*4,all_gather:1M",
     "simulate ddp-buckets",
     "simulate gpt-pipeline",
+    "simulate gpt-tensor --vary jitter.relative=0.01",
     "simulate ddp-buckets --vary data_parallel.bucket=5MiB,25MiB",
     "bench h200x4 -s 1K,64K --batches 3 --budget 10ms",
     "bench h200x4 --pairs -s 64K --batches 3 --budget 10ms",
@@ -48,9 +49,11 @@ const SAMPLES: [&str; 79] = [
     "serve llama3-8b --prefill 1x1 --decode 1x1 --rate 2 --duration 20s",
     "serve llama3-8b --prefixes 20,1024 --host-cache 1T --rate 2 --duration 20s",
     "serve llama3-8b --try-splits 2x1 --rate 2 --duration 20s",
+    "serve llama3-8b --try-splits 2x1 --rate 2 --duration 20s --slo tpot=1ms",
     "serve llama3-8b --smallest 4 --rate 2 --duration 20s",
     "serve llama3-8b --smallest 4 --on dgx-h100 --on dgx-b200 --rate 2 --duration 20s",
     "serve llama3-8b --prefill 1x8 --decode 1x8 --rate 2 --duration 20s --vary nics=4 --price 2",
+    "serve llama3-8b --rate 2 --duration 20s --vary nvlink.rate=x0.5 --slo tpot=1ms",
     "transfer --from gpu:0 --to gpu:9 -s 1G",
     "transfer --from gpu:0 --to gpu:8 -s 1G --layers 8 --overlap-prefill 1.2s",
     "transfer --from gpu:0 --to gpu:8 -s 1G --beside all_reduce,256M,gpu:0-15",

@@ -258,3 +258,36 @@ fn all_of_an_answer_is_at_one_level() {
     assert!(advised(&at_once, copies).is_none() && said.contains("--level flows tries them"), "{said}");
     assert!(advised(&answer(&["gpt-pipeline", "--level", "flows"]).0, copies).is_some());
 }
+
+/// Goal: `link` of a straggler slows the NICs that NCCL takes for its GPU, and is worth a line of its own. Method: of the eight
+/// GPUs of a p4d each two share one of four NICs, whatever their numbers; where both are slow, their NIC is as slow as for one.
+#[test]
+fn slow_links_are_those_of_the_rank() {
+    let machine = "topology = \"aws-p4d\"\nnodes = 2\n[layout]\ndata = 16\n[data_parallel]\nkind = \"at_end\"\n";
+    let of = |ranks: &[u32]| {
+        let slow: String = ranks.iter().map(|rank| format!("[[stragglers]]\nrank = {rank}\nlink = 0.5\n")).collect();
+        let (_dir, path) = scenario(machine, &slow);
+        answer(&[&path]).0
+    };
+    let ms = |answer: &Value| number(&answer["rows"][0], "step_ms");
+    let even = ms(&of(&[]));
+    let slow = [0, 1, 4, 7].map(|rank| ms(&of(&[rank])));
+    assert!(slow.iter().all(|one| *one > 1.1 * even && (one / slow[0] - 1.0).abs() < 0.05), "{even} {slow:?}");
+    let both = of(&[0, 1]);
+    assert!((ms(&both) / slow[0] - 1.0).abs() < 0.05, "{} {slow:?}", ms(&both));
+    // Without them the step is as long as it was.
+    let without = both["disturbed"].as_array().unwrap().iter().find(|row| row["case"] == "without stragglers").unwrap();
+    assert!((number(without, "step_ms") - even).abs() < 1e-3, "{without} {even}");
+    let advice = advised(&both, "no stragglers").unwrap();
+    assert!((number(advice, "step_ms") - even).abs() < 1e-3, "{advice} {even}");
+}
+
+/// Goal: a rank has one entry of stragglers, in which all of it is; a second one is refused, and not passed over.
+#[test]
+fn a_straggler_is_named_once() {
+    let machine = "topology = \"h200x4\"\n[layout]\ndata = 4\n[data_parallel]\nkind = \"at_end\"\n";
+    let (_dir, path) =
+        scenario(machine, "[[stragglers]]\nrank = 1\nslow = 1.5\n[[stragglers]]\nrank = 1\nlate = \"2 ms\"\n");
+    let (code, _, err) = collcast(&["simulate", &path]);
+    assert!(code == 2 && err.contains("rank 1 is in two [[stragglers]]"), "{err}");
+}

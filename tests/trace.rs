@@ -436,9 +436,9 @@ fn a_hang_that_all_ranks_are_in_is_told() {
     let started = state("started");
     let cases: [(Change<'_>, Change<'_>, i32, &str); 6] = [
         (&started, &started, 0, "on ranks 0-1, though all ranks came: the network or a GPU hangs"),
-        (&started, &state("scheduled"), 0, "on ranks 0-1, though all ranks came"),
+        (&started, &state("scheduled"), 0, "on ranks 0-1, and did not begin on rank 1"),
         (&state("scheduled"), &state("completed"), 1, "ranks 0 have not begun it, and others have ended it"),
-        (&started, &larger, 1, "MiB) did not end: ranks do not agree"),
+        (&started, &larger, 1, "MiB on rank 0) did not end: ranks do not agree"),
         (&send, &|_| {}, 1, "(nccl:send 0->1) did not end: ranks 1 never came"),
         (&batched, &|_| {}, 0, "all of which ended"),
     ];
@@ -449,6 +449,44 @@ fn a_hang_that_all_ranks_are_in_is_told() {
         assert!(code == expected && err.contains(says), "{says}: {code}\n{out}{err}");
         assert_eq!(err.contains("all of which ended"), says == "all of which ended", "{err}");
     }
+}
+
+/// Goal: ranks that call two groups in different orders are told so, and not that all ranks came: each waits in the call that the
+/// other has not begun. Where the dumps have no times, `-t` says that nothing was judged.
+#[test]
+fn groups_called_in_different_orders_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = |rank: u32, states: [&str; 2]| {
+        let entry = |(group, state): (&str, &str)| {
+            json!({
+                "profiling_name": "nccl:all_reduce", "process_group": [group, group], "collective_seq_id": 1, "is_p2p": false,
+                "state": state, "input_sizes": [[1024]], "output_sizes": [[1024]],
+                "input_dtypes": ["Float"], "output_dtypes": ["Float"],
+            })
+        };
+        let config = |group: &str| json!({"name": group, "desc": group, "ranks": "[0, 1]"});
+        let entries: Vec<Value> = ["dp", "tp"].into_iter().zip(states).map(entry).collect();
+        let config = json!({"dp": config("dp"), "tp": config("tp")});
+        let path = folder.path().join(format!("dump_rank{rank}.json"));
+        std::fs::write(&path, json!({"version": "2.10", "pg_config": config, "entries": entries}).to_string()).unwrap();
+        path.display().to_string()
+    };
+    let told = |first: [&str; 2], second: [&str; 2], more: &[&str]| {
+        let files = [dump(0, first), dump(1, second)];
+        let (code, out, err) = collcast(&[&["trace", &files[0], &files[1]], more].concat());
+        (code, out + &err)
+    };
+    let (code, text) = told(["started", "scheduled"], ["scheduled", "started"], &[]);
+    assert!(code == 1 && text.contains("it did not begin on rank 1, where call 1 of group tp waits"), "{text}");
+    assert!(
+        text.contains("ranks call the two groups in different orders") && !text.contains("all ranks came"),
+        "{text}"
+    );
+    // Both wait in the first, and neither has begun the second: in one order.
+    let (code, text) = told(["started", "scheduled"], ["started", "scheduled"], &[]);
+    assert!(code == 0 && text.contains("though all ranks came"), "{text}");
+    let (code, text) = told(["completed"; 2], ["completed"; 2], &["-t", "dgx-h100"]);
+    assert!(code == 0 && text.contains("warning: no call was judged"), "{text}");
 }
 
 /// Goal: what is no trace is refused with what, where and the way out.
@@ -588,6 +626,14 @@ fn refusals_of_chakra_traces_say_the_way_out() {
     refused(&[folder, "--on", "h200x4"], ["step.1.et", "cut"]);
     let (code, _, err) = collcast(&["simulate", "h200x4", "--chakra", folder]);
     assert!(code == 2 && err.contains("--chakra"), "{err}");
+    // A file of an earlier and larger step would be one rank more.
+    std::fs::rename(file(3), file(4)).unwrap();
+    let (code, _, err) = collcast(&["simulate", "gpt-ddp", "--chakra", folder]);
+    assert!(code == 2 && err.contains("step.4.et` would count as a rank of this step, which has 4"), "{err}");
+    // What is the machine's is in no file.
+    let vary = ["--vary", "jitter.relative=0.01", "--chakra", &format!("{folder}/jitter")];
+    let (code, _, err) = collcast(&[&["simulate", "gpt-ddp"], &vary[..]].concat());
+    assert!(code == 0 && err.contains("has no jitter: a forecast from it is one without"), "{err}");
 }
 
 /// The time of a step in ms, by the program's JSON, and its warnings.

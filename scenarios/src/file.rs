@@ -3,6 +3,7 @@
 //! Sizes, times and rates are strings with their unit. Times are those of one rank: with tensor
 //! parallelism what one rank of a group computes. [`crate::builtin`] holds files to start from.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use collcast_sim::collective::{Algorithm, Protocol};
@@ -288,10 +289,15 @@ impl Reader<'_> {
                 let message = format!("there is no rank {rank}");
                 return Err(self.bad(s.rank.span(), message, &format!("expected 0 to {}", ranks - 1), ""));
             }
+            if stragglers.iter().any(|known: &Straggler| known.rank == rank) {
+                let message = format!("rank {rank} is in two [[stragglers]]");
+                return Err(self.bad(s.rank.span(), message, "expected one for each rank, with all its keys", ""));
+            }
             let slow = s.slow.as_ref().map_or(Ok(1.0), |n| self.share(n, "slow", 1000.0))?;
             let late = s.late.as_ref().map_or(Ok(SimDuration::ZERO), |t| self.time(t))?;
             if let Some(link) = &s.link {
                 slow_links.push((rank, self.share(link, "link", 1.0)?));
+                slow_links.retain(|(_, share)| *share < 1.0);
             }
             stragglers.push(Straggler { rank, pace_ppm: (slow * 1e6).round() as u64, late });
         }
@@ -663,6 +669,20 @@ impl Scenario {
             Some(programs) => programs.communicators.iter().map(|of| of.size).max().unwrap_or(1),
             None => self.layout.data,
         }
+    }
+
+    /// The same without its stragglers: ranks that are slow or late, or have slow links; none where it has none.
+    pub fn even(&self) -> Option<Self> {
+        (!self.stragglers().is_empty()).then(|| {
+            let stragglers = self.stragglers.iter().copied().filter(|of| !of.lags()).collect();
+            Self { stragglers, slow_links: Vec::new(), ..self.clone() }
+        })
+    }
+
+    /// Ranks that are slow or late, or have slow links.
+    pub fn stragglers(&self) -> BTreeSet<u32> {
+        let lag = self.stragglers.iter().filter(|of| of.lags()).map(|of| of.rank);
+        lag.chain(self.slow_links.iter().map(|of| of.0)).collect()
     }
 
     /// The graph of one step. Jitter is not part of it.

@@ -61,10 +61,17 @@ pub enum DataParallel {
 pub struct Straggler {
     /// Which.
     pub rank: u32,
-    /// Its computations take so many millionths of the others' time.
+    /// Its computations take so many millionths of the time that they would take without it.
     pub pace_ppm: u64,
     /// Its host starts so late.
     pub late: collcast_sim::units::SimDuration,
+}
+
+impl Straggler {
+    /// Whether others wait for it: it is slower, or starts late.
+    pub fn lags(&self) -> bool {
+        self.pace_ppm > 1_000_000 || self.late > collcast_sim::units::SimDuration::ZERO
+    }
 }
 
 /// Builds the graph of a step.
@@ -86,10 +93,11 @@ pub fn graph(
         let straggler = stragglers.iter().find(|s| s.rank == index);
         let fast = (index % t + index / t % d + index / (t * d)) % 2 == 1;
         let pace = 1e6 / if fast { 1.0 + spread } else { 1.0 };
+        let slow = straggler.map_or(1.0, |s| s.pace_ppm as f64 / 1e6);
         graph.ranks.push(RankSpec {
             program: 0,
             groups: Vec::new(),
-            pace_ppm: straggler.map_or(pace.round() as u64, |s| s.pace_ppm),
+            pace_ppm: (pace * slow).round() as u64,
             late: straggler.map(|s| s.late).unwrap_or_default(),
         });
     }

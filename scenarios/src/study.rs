@@ -1,9 +1,8 @@
 //! What a scenario's step comes to, what its exposed time consists of, and what would help: all
 //! of it by running the step again with one thing changed.
 
-use collcast_sim::ids::Rank;
 use collcast_sim::units::SimDuration;
-use collcast_sim::workload::{Jitter, Level, Mechanisms, OpGraph, RankSpec, Simulator, Step, WorkloadError};
+use collcast_sim::workload::{Jitter, Level, Mechanisms, OpGraph, Simulator, Step, WorkloadError};
 
 /// Parts of the time that a step takes beyond its computation. They add up to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,39 +33,22 @@ fn difference(a: SimDuration, b: SimDuration) -> Signed {
     i64::try_from(a.0).unwrap_or(i64::MAX).saturating_sub(i64::try_from(b.0).unwrap_or(i64::MAX))
 }
 
-/// Simulations of [`breakdown`].
-pub fn runs(graph: &OpGraph) -> usize {
-    4 + usize::from(!stragglers(graph).is_empty())
-}
-
-/// The pace of ranks that are like the scenario's layers, in millionths of their time.
-const USUAL_PACE: u64 = 1_000_000;
-
-/// Ranks that are slower than the scenario's layers, or start late.
-pub fn stragglers(graph: &OpGraph) -> Vec<Rank> {
-    let lags = |rank: &RankSpec| rank.pace_ppm > USUAL_PACE || rank.late > SimDuration::ZERO;
-    (0..).map(Rank).zip(&graph.ranks).filter(|(_, spec)| lags(spec)).map(|(rank, _)| rank).collect()
-}
-
-/// The step without its [`stragglers`], if it has some.
-pub fn even(graph: &OpGraph) -> Option<OpGraph> {
-    let lagging = stragglers(graph);
-    (!lagging.is_empty()).then(|| {
-        let mut even = graph.clone();
-        for rank in lagging {
-            let spec = &mut even.ranks[rank.index()];
-            (spec.pace_ppm, spec.late) = (spec.pace_ppm.min(USUAL_PACE), SimDuration::ZERO);
-        }
-        even
-    })
+/// Simulations of [`breakdown`], of a step with stragglers or without.
+pub fn runs(straggles: bool) -> usize {
+    4 + usize::from(straggles)
 }
 
 /// Takes a step apart by leaving out one mechanism after another: interference, launches, what the
-/// framework adds, communication, stragglers. The parts add up to the step exactly.
+/// framework adds, communication, stragglers. The parts add up to the step exactly. `even` is the step without its stragglers,
+/// where it has some.
 ///
 /// # Errors
 /// As [`Simulator::run`].
-pub fn breakdown(simulator: &Simulator<'_>, graph: &OpGraph, step: &Step) -> Result<Breakdown, WorkloadError> {
+pub fn breakdown(
+    simulator: &Simulator<'_>,
+    (graph, even): (&OpGraph, Option<&OpGraph>),
+    step: &Step,
+) -> Result<Breakdown, WorkloadError> {
     let level = step.level();
     let mut on = Mechanisms { interference: false, ..Mechanisms::default() };
     let mut without = |change: &dyn Fn(&mut Mechanisms)| {
@@ -77,7 +59,7 @@ pub fn breakdown(simulator: &Simulator<'_>, graph: &OpGraph, step: &Step) -> Res
     let launched = without(&|m| m.launch = false)?;
     let bare = without(&|m| m.framework = false)?;
     let silent = without(&|m| m.communication = false)?;
-    let even = even(graph).map(|even| simulator.run(&even, on, level)).transpose()?;
+    let even = even.map(|even| simulator.run(even, on, level)).transpose()?;
     let together = even.as_ref().unwrap_or(&silent);
     Ok(Breakdown {
         step: step.time,
@@ -99,12 +81,13 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The shortest, the median and the longest.
+    /// The shortest, the median and the longest; of an even number the median is the mean of the two in the middle.
     pub fn quantiles(&self) -> [SimDuration; 3] {
         let mut times: Vec<SimDuration> = self.times.iter().map(|t| t.1).collect();
         times.sort_unstable();
         let at = |index: usize| times.get(index).copied().unwrap_or_default();
-        [at(0), at(times.len() / 2), at(times.len().saturating_sub(1))]
+        let last = times.len().saturating_sub(1);
+        [at(0), SimDuration((at(last / 2).0 + at(times.len() / 2).0) / 2), at(last)]
     }
 }
 
@@ -121,7 +104,7 @@ pub fn spread(
     let mut graph = graph.clone();
     let mut times = Vec::new();
     let seeds = if jitter.ppm == 0 { 1 } else { seeds };
-    for seed in (jitter.seed..).take(seeds as usize) {
+    for seed in (0..seeds).map(|nth| jitter.seed.wrapping_add(nth.into())) {
         graph.jitter = Some(Jitter { seed, ..jitter });
         times.push((seed, simulator.run(&graph, Mechanisms::default(), level)?.time));
     }

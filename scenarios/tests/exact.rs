@@ -1,6 +1,7 @@
 //! Goal: strategies take what they take by hand, to the picosecond, where nothing disturbs them.
 
 use crate::common::{Machine, builtin, read};
+use collcast_scenarios::file::Scenario;
 use collcast_scenarios::study;
 use collcast_sim::units::SimDuration;
 use collcast_sim::workload::{Jitter, Level, Mechanisms, OpGraph, Step};
@@ -214,13 +215,29 @@ fn stragglers_and_jitter() {
     assert_eq!(slow.time.0 - even.time.0, us(6000).0);
     let (machine, scenario) =
         (Machine::new("h200x4", None), read(&format!("{base}[[stragglers]]\nrank = 2\nslow = 1.5\n")));
-    let parts = study::breakdown(&machine.simulator(), &machine.graph(&scenario), &slow).unwrap();
+    let without = machine.graph(&scenario.even().unwrap());
+    let parts = study::breakdown(&machine.simulator(), (&machine.graph(&scenario), Some(&without)), &slow).unwrap();
     assert_eq!((parts.stragglers, parts.busiest, parts.compute), (us(6000).0 as i64, us(12_000), us(18_000)));
     let late = run(&format!("{base}[[stragglers]]\nrank = 3\nlate = \"700 us\"\n"), CALM);
     assert_eq!(late.time.0 - even.time.0, us(700).0);
     let spread = run(&base.replace("topology = \"h200x4\"", "topology = \"h200x4\", spread = 0.5"), CALM);
     assert_eq!(spread.time, even.time);
     assert_eq!(spread.ranks.iter().map(|r| r.count).collect::<Vec<_>>(), [2, 2]);
+    // A slow one of the faster ranks is that much slower than it was, and the others keep their pace without it.
+    let paced = base.replace("topology = \"h200x4\"", "topology = \"h200x4\", spread = 0.25");
+    let scenario = read(&format!("{paced}[[stragglers]]\nrank = 1\nslow = 1.5\n"));
+    let pace = |scenario: &Scenario| {
+        let graph = Machine::new("h200x4", None).graph(scenario);
+        graph.ranks.iter().map(|rank| rank.pace_ppm).collect::<Vec<_>>()
+    };
+    assert_eq!(pace(&scenario), [1_000_000, 1_200_000, 1_000_000, 800_000]);
+    assert_eq!(pace(&scenario.even().unwrap()), pace(&read(&paced)));
+    // Seeds go on past the largest, and of two times the median is between them.
+    let jitter = Jitter { ppm: 20_000, seed: u64::MAX };
+    let (simulator, graph) = (machine.simulator(), machine.graph(&read(&base)));
+    let found = study::spread(&simulator, &graph, (jitter, 2), Level::Flows).unwrap();
+    let [low, median, high] = found.quantiles();
+    assert!(found.times[1].0 == 0 && low < median && median.0 == u64::midpoint(low.0, high.0), "{found:?}");
     let machine = Machine::new("h200x4", None);
     let mut graph = machine.graph(&read(&base));
     let mut with = |seed| {

@@ -200,6 +200,10 @@ fn run_step(args: &Args, given: &Named, scenario: step::Request) -> Result<Code,
             );
         }
     }
+    if !outcome.not_in_files.is_empty() && (args.chakra.is_some() || args.goal.is_some()) {
+        let what = outcome.not_in_files.join(" and ");
+        say!("warning: the file says what ranks do, and has no {what}: a forecast from it is one without");
+    }
     args.page.write(|| Report { figures: step::pictures(&outcome), ..outcome.report() })?;
     args.output.print(&outcome.report(), None)?;
     Ok(Code::SUCCESS)

@@ -2,7 +2,6 @@
 
 use collcast_scenarios::file::{self, Scenario};
 use collcast_scenarios::step::DataParallel;
-use collcast_scenarios::study;
 use collcast_sim::workload::{Level, Mechanisms, OpGraph, Simulator, WorkloadError};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -82,7 +81,7 @@ pub(super) fn advice(
     let all: Vec<(usize, &str)> =
         trials.iter().enumerate().flat_map(|(at, trial)| trial.2.iter().map(move |&value| (at, value))).collect();
     let machines = machines(&loaded.machine);
-    let even = study::even(graph);
+    let even = loaded.even();
     let parts = request.watch.parts(all.len() + machines.len() + usize::from(even.is_some()));
     let room = kernels::gpu_of(&loaded.machine.topology, None).ok().map(|gpu| gpu.capacity());
     let (held, memory) = (held(loaded, &loaded.scenario), |bytes: i64| bytes as f64 / f64::from(1 << 30));
@@ -140,10 +139,11 @@ pub(super) fn advice(
         changes.push(Change { what: what.to_owned(), setting: String::new(), step_ms, memory_gib: None, choice });
         parts.done()?;
     }
-    if let Some(even) = even {
-        let (step_ms, choices) = run(simulator, &even).map_err(failed)?;
-        let ranks: Vec<String> = study::stragglers(graph).iter().take(SHOWN).map(ToString::to_string).collect();
-        let setting = format!("rank {} at the pace of the others", ranks.join(", "));
+    if let Some((even, machine)) = even {
+        let (step_ms, choices) = run(&machine.simulator(), &even).map_err(failed)?;
+        let ranks: Vec<String> = loaded.scenario.stragglers().iter().take(SHOWN).map(ToString::to_string).collect();
+        let links = if loaded.scenario.slow_links.is_empty() { "" } else { ", with links of full rate" };
+        let setting = format!("rank {} at the pace of the others{links}", ranks.join(", "));
         let choice = changed(now.choices, &choices);
         changes.push(Change { what: "no stragglers".to_owned(), setting, step_ms, memory_gib: None, choice });
         parts.done()?;

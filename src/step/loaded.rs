@@ -1,13 +1,15 @@
 //! A scenario with its machine, ready to be simulated.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use collcast_scenarios::file::{self, Scenario};
 use collcast_sim::collective::Launch;
-use collcast_sim::ids::{LinkId, Rank};
+use collcast_sim::ids::{ChannelId, Rank, VertexId};
+use collcast_sim::nccl::Transport;
+use collcast_sim::network::Router;
 use collcast_sim::predict::{PredictError, Predictor, Settings};
-use collcast_sim::topology::{Link, Topology, VertexKind};
+use collcast_sim::topology::{Link, Topology};
 use collcast_sim::units::{Bandwidth, SimDuration};
 use collcast_sim::workload::{Device, OpGraph, Simulator, WorkloadError};
 
@@ -121,7 +123,7 @@ impl Loaded {
             ));
         }
         let mut machine = Machine::new(spec.load()?, asked.launch)?;
-        machine.topology = slowed(&machine.topology, &scenario.slow_links);
+        machine.topology = slowed(&machine.topology, machine.settings.transport, &scenario.slow_links);
         Ok(Self { scenario, machine })
     }
 
@@ -132,6 +134,14 @@ impl Loaded {
 
     pub(super) fn graph(&self) -> OpGraph {
         self.graph_of(&self.scenario)
+    }
+
+    /// The step without stragglers, and the machine without slow links, where the scenario has some.
+    pub(super) fn even(&self) -> Option<(OpGraph, Machine)> {
+        let even = self.scenario.even()?;
+        let Machine { site, device, settings, watch, .. } = &self.machine;
+        let (site, device, settings, watch) = (site.clone(), *device, *settings, watch.clone());
+        Some((self.graph_of(&even), Machine { topology: site.topology.clone(), site, device, settings, watch }))
     }
 
     /// What another scenario's ranks do on the machine. A CUDA graph of the step leaves the host nothing to launch in it.
@@ -156,26 +166,30 @@ pub(super) fn is_of_others(names: &BTreeSet<&str>, topology: &Topology) -> bool 
     gpus_of_another(Path::new(""), names, topology).is_some()
 }
 
-/// The machine with the links of some ranks' GPUs, and of the NICs with the same numbers, slower.
-fn slowed(topology: &Topology, slow: &[(u32, f64)]) -> Topology {
-    if slow.is_empty() {
-        return topology.clone();
+/// The machine with the links of some ranks' GPUs, and of the NICs that NCCL takes for them, slower. GPUs share NICs: a link has
+/// the least share that a rank gives it.
+fn slowed(topology: &Topology, transport: Transport, slow: &[(u32, f64)]) -> Topology {
+    let mut router = Router::with(topology, transport);
+    let mut shares: BTreeMap<VertexId, f64> = BTreeMap::new();
+    for &(rank, share) in slow.iter().filter(|(rank, _)| *rank < topology.ranks()) {
+        let (rank, node) = (Rank(rank), topology.node_of(Rank(rank)));
+        // What comes from elsewhere enters through the NICs of the receiver.
+        let far = (0..topology.ranks()).map(Rank).find(|&other| topology.node_of(other) != node);
+        let nics = topology.hosts()[topology.host_of(rank).index()].nics.len();
+        let channels = (0..nics as u32).map(ChannelId);
+        let routes = far.into_iter().flat_map(|far| channels.clone().map(move |channel| (far, channel)));
+        let routes = routes.filter_map(|(far, channel)| router.route(far, rank, channel));
+        let nics: Vec<VertexId> = routes.flat_map(|route| route.nics).map(|(_, enters)| enters).collect();
+        for end in nics.into_iter().chain([topology.gpu_of(rank)]) {
+            let least = shares.entry(end).or_insert(share);
+            *least = least.min(share);
+        }
     }
-    let share = |id: LinkId| {
+    let share = |end| shares.get(&end).copied().unwrap_or(1.0);
+    topology.with_links(|id, link| {
         let (from, to) = topology.ends(id);
-        let touches = |rank: u32| {
-            let gpu = topology.gpu_of(Rank(rank));
-            let (host, index) = (topology.host_of(Rank(rank)), topology.gpu(gpu).map(|g| g.index));
-            [from, to].into_iter().any(|end| {
-                let vertex = topology.vertex(end);
-                let nic =
-                    matches!(&vertex.kind, VertexKind::Nic(n) if Some(n.index) == index && vertex.host == Some(host));
-                end == gpu || nic
-            })
-        };
-        slow.iter().filter(|(rank, _)| *rank < topology.ranks() && touches(*rank)).map(|s| s.1).product::<f64>()
-    };
-    topology.with_links(|id, link| scale(link, share(id)))
+        scale(link, share(from).min(share(to)))
+    })
 }
 
 fn scale(link: Link, share: f64) -> Link {

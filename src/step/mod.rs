@@ -31,7 +31,7 @@ pub use pictures::pictures;
 pub use profiled::profiled;
 pub use recorded::{is_recorded, recorded, write_recorded};
 pub use request::Request;
-use simulated::of_graph;
+use simulated::simulated;
 pub use timeline::timeline;
 
 /// Simulates a training step, or each variant of it.
@@ -152,7 +152,12 @@ fn moved(own: &BTreeSet<String>, topology: &Topology) -> Option<String> {
 
 /// Simulates one variant.
 fn of_scenario(label: &str, loaded: &Loaded, level: Level) -> Result<Outcome, Error> {
-    let mut outcome = of_graph(label, loaded.graph(), &loaded.machine, level)?;
+    let even = loaded.even().map(|(graph, _)| graph);
+    let on = (level, Mechanisms::default());
+    let mut outcome = simulated(label, (loaded.graph(), even.as_ref()), &loaded.machine, on)?;
+    let of_machine =
+        [("slow links", !loaded.scenario.slow_links.is_empty()), ("jitter", loaded.scenario.jitter.is_some())];
+    outcome.not_in_files.extend(of_machine.into_iter().filter(|(_, has)| *has).map(|(what, _)| what));
     outcome.warnings.extend(loaded.scenario.warnings());
     let layout = loaded.scenario.layout;
     for variant in &mut outcome.variants {
@@ -167,14 +172,14 @@ fn disturbed(loaded: &Loaded, graph: &OpGraph, level: Level) -> Result<Vec<Distu
     if scenario.stragglers.is_empty() && scenario.jitter.is_none() {
         return Ok(Vec::new());
     }
-    let even = study::even(graph);
-    let mut cases = vec![("as it is", graph)];
-    cases.extend(even.as_ref().map(|even| ("without stragglers", even)));
+    let even = loaded.even();
+    let mut cases = vec![("as it is", graph, &loaded.machine)];
+    cases.extend(even.as_ref().map(|(even, machine)| ("without stragglers", even, machine)));
     let seeds = scenario.jitter.map_or(0, |(_, seeds)| seeds as usize);
-    loaded.machine.watch.stage("simulating stragglers and jitter")?;
-    let simulator = loaded.machine.telling_simulator(cases.len() * (1 + seeds));
     let mut all = Vec::new();
-    for (name, graph) in cases {
+    for (name, graph, machine) in cases {
+        machine.watch.stage(&format!("simulating the step {name}"))?;
+        let simulator = machine.telling_simulator(1 + seeds);
         let step = simulator.run(graph, Mechanisms::default(), level).map_err(failed)?;
         all.push(Disturbed { case: name.to_owned(), step_ms: ms(step.time), range_ms: None, seeds: None });
         if let Some(Jittered { median_ms, range_ms, seeds }) = jittered(loaded, &simulator, graph, level)? {

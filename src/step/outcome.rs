@@ -16,6 +16,8 @@ use crate::site::Site;
 /// A simulated step. Times are in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
+    /// What of the scenario is its machine's, and in no file of what ranks do: slow links, jitter.
+    pub not_in_files: Vec<&'static str>,
     /// The scenario.
     pub scenario: String,
     /// The step as it is, or each variant.

@@ -20,7 +20,7 @@ use collcast_sim::workload::{
 
 use super::loaded::{Machine, gpus, is_of_others};
 use super::outcome::Outcome;
-use super::simulated::with_mechanisms;
+use super::simulated::simulated;
 use crate::error::Error;
 use crate::site::SiteSpec;
 use crate::trace::{input, noted, ranks_of, said_of};
@@ -83,7 +83,7 @@ pub fn profiled(paths: &[PathBuf], spec: &SiteSpec, watch: &Watch) -> Result<Out
     }
     // What calls cost computations is in the times of these already.
     let on = Mechanisms { interference: false, ..Mechanisms::default() };
-    let mut outcome = with_mechanisms("", graph, &machine, Level::Auto, on)?;
+    let mut outcome = simulated("", (graph, None), &machine, (Level::Auto, on))?;
     outcome.inputs.extend(traces.iter().map(input));
     let none = match by_rank.values().any(|(_, kernels)| !kernels.steps.is_empty()) {
         true => "no step is marked on all ranks",

@@ -208,6 +208,13 @@ fn broken(error: &ChakraError) -> Error {
 pub fn write_recorded(outcome: &Outcome, folder: &Path) -> Result<u32, Error> {
     files::make_folder(folder)?;
     let ranks = u32::try_from(outcome.graph.ranks.len()).unwrap_or(u32::MAX);
+    let own = |path: &PathBuf| (0..ranks).any(|rank| path.ends_with(format!("step.{rank}.et")));
+    if let Some(other) = files_of(folder)?.into_iter().find(|path| !own(path)) {
+        return Err(Error::usage(
+            format!("`{}` would count as a rank of this step, which has {ranks}", other.display()),
+            "remove it, or give --chakra a folder of its own",
+        ));
+    }
     for rank in 0..ranks {
         let bytes = chakra::write(&outcome.graph, Rank(rank))
             .map_err(|error| Error::usage(error.to_string(), "leave out --chakra"))?;

@@ -20,20 +20,19 @@ const SHOWN_LINKS: usize = 8;
 
 /// Simulates what all ranks do, on a machine.
 pub(super) fn of_graph(label: &str, graph: OpGraph, machine: &Machine, level: Level) -> Result<Outcome, Error> {
-    with_mechanisms(label, graph, machine, level, Mechanisms::default())
+    simulated(label, (graph, None), machine, (level, Mechanisms::default()))
 }
 
-/// [`of_graph`] with some mechanisms off.
-pub(super) fn with_mechanisms(
+/// [`of_graph`] with some mechanisms off, and of a step with stragglers that without them.
+pub(super) fn simulated(
     label: &str,
-    graph: OpGraph,
+    (graph, even): (OpGraph, Option<&OpGraph>),
     machine: &Machine,
-    level: Level,
-    on: Mechanisms,
+    (level, on): (Level, Mechanisms),
 ) -> Result<Outcome, Error> {
-    let simulator = machine.telling_simulator(1 + study::runs(&graph));
+    let simulator = machine.telling_simulator(1 + study::runs(even.is_some()));
     let step = simulator.run(&graph, on, level).map_err(failed)?;
-    let parts = study::breakdown(&simulator, &graph, &step).map_err(failed)?;
+    let parts = study::breakdown(&simulator, (&graph, even), &step).map_err(failed)?;
     let link_use = link_use(&simulator, &graph, &step).map_err(failed)?;
     let choices = choices(&simulator, &graph, &step).map_err(failed)?;
     let grounds = machine.grounds(graph.ranks.len());
@@ -56,6 +55,7 @@ pub(super) fn with_mechanisms(
     };
     Ok(Outcome {
         scenario: String::new(),
+        not_in_files: Vec::new(),
         variants: vec![variant(label, &graph, &step, &parts, choices)],
         same_work: true,
         same_gpus: true,
