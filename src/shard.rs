@@ -18,9 +18,15 @@ use serde_json::Value;
 use crate::error::Error;
 use crate::files::read_text;
 use crate::site::Site;
+use crate::values::in_runs;
 
 /// What a file with a part begins with.
 const SCHEMA: &str = "collcast/part/1";
+
+/// Parts of an answer at most: more than any machine runs jobs.
+const MOST: usize = 1_000_000;
+/// Runs of missing parts that are listed.
+const LISTED: usize = 8;
 
 /// One of several shares of an answer's calls: `2/16` is the second of 16.
 ///
@@ -48,8 +54,9 @@ impl FromStr for Shard {
     fn from_str(text: &str) -> Result<Self, Error> {
         let number = |text: &str| text.trim().parse::<usize>().ok();
         let read = text.split_once('/').and_then(|(index, of)| Some(Self { index: number(index)?, of: number(of)? }));
-        read.filter(|shard| (1..=shard.of).contains(&shard.index))
-            .ok_or_else(|| Error::usage(format!("`{text}` is no shard: write 1/N to N/N"), "such as 2/16"))
+        read.filter(|shard| (1..=shard.of).contains(&shard.index) && shard.of <= MOST).ok_or_else(|| {
+            Error::usage(format!("`{text}` is no shard: write 1/N to N/N, N at most {MOST}"), "such as 2/16")
+        })
     }
 }
 
@@ -148,22 +155,24 @@ impl Parts {
                 "leave one of them out",
             ));
         }
-        let missing: Vec<String> = (1..=first.shard.of)
-            .filter(|&index| parts.binary_search_by_key(&index, |(_, part)| part.shard.index).is_err())
-            .map(|index| index.to_string())
-            .collect();
-        if !missing.is_empty() {
-            let (of, list) = (first.shard.of, missing.join(","));
+        let is_missing = |index: &usize| parts.binary_search_by_key(index, |(_, part)| part.shard.index).is_err();
+        let missing: Vec<u32> = (1..=first.shard.of).filter(is_missing).map(|index| index as u32).collect();
+        if let Some(one) = missing.first() {
+            let of = first.shard.of;
+            let runs = in_runs(&missing);
+            let runs: Vec<&str> = runs.split(", ").collect();
+            let (list, more) = (runs[..runs.len().min(LISTED)].join(","), runs.len().saturating_sub(LISTED));
+            let (more, all) = match more {
+                0 => (String::new(), format!("or all with `sbatch --array={list}`")),
+                more => (format!(" and {more} more runs of them"), format!("or some with `sbatch --array={list}`")),
+            };
             return Err(Error::usage(
-                format!("of {of} parts these are missing: {list}"),
-                format!(
-                    "work them out, the first with --shard {}/{of}, or all with `sbatch --array={list}`",
-                    missing[0]
-                ),
+                format!("of {of} parts these are missing: {list}{more}"),
+                format!("work them out, the first with --shard {one}/{of}, {all}"),
             ));
         }
         Ok(Self {
-            command: asked(first).into_iter().map(str::to_owned).collect(),
+            command: asked(first),
             question: first.question.clone(),
             answers: parts.into_iter().map(|(path, part)| (path.clone(), part.answers)).collect(),
         })
@@ -190,15 +199,20 @@ impl Parts {
     }
 }
 
-/// The words that made a part, but for the program, which part it is and where it is written.
-fn asked(part: &Part<Value>) -> Vec<&str> {
+/// The words that made a part, but for the program, which part it is, where it is written and whether notes are (`-q`).
+fn asked(part: &Part<Value>) -> Vec<String> {
     let mut words = part.command.iter().skip(1).map(String::as_str);
     let mut asked = Vec::new();
     while let Some(word) = words.next() {
-        match word {
-            "--shard" | "--output" | "-o" => drop(words.next()),
-            _ if ["--shard=", "--output=", "-o"].iter().any(|name| word.starts_with(name)) => {}
-            _ => asked.push(word),
+        // Letters may stand together, as in `-qo part.json`.
+        let letters = word.strip_prefix('-').filter(|rest| !rest.is_empty() && !rest.starts_with('-'));
+        match (word, letters.map(|letters| letters.trim_start_matches('q'))) {
+            ("--shard" | "--output", _) | (_, Some("o")) => drop(words.next()),
+            ("--quiet", _) | (_, Some("")) => {}
+            (_, Some(letters)) if letters.starts_with('o') => {}
+            (_, Some(letters)) => asked.push(format!("-{letters}")),
+            _ if ["--shard=", "--output="].iter().any(|name| word.starts_with(name)) => {}
+            _ => asked.push(word.to_owned()),
         }
     }
     asked

@@ -65,6 +65,14 @@ fn parts_are_merged_from_within_their_folder() {
     assert_eq!(run(folder.path(), &part).0, 0);
     let (code, err) = run(&inner, &["merge", "1.json", "-o", "whole.json"]);
     assert!(code == 0, "{err}");
+    // With letters together, and where one of them says nothing of how it went.
+    for quiet in [["-qo", "parts/a.json", "-s"], ["-o", "parts/b.json", "-qs"]] {
+        let words =
+            [&["sweep", "h200x4", "--shard", if quiet[0] == "-o" { "2/2" } else { "1/2" }], &quiet[..], &["1M"]];
+        assert_eq!(run(folder.path(), &words.concat()).0, 0);
+    }
+    let (code, err) = run(&inner, &["merge", "a.json", "b.json", "-o", "both.json"]);
+    assert!(code == 0, "{err}");
     let text = fs::read_to_string(inner.join("1.json")).unwrap();
     fs::write(inner.join("1.json"), text.replacen("\"-s\",", "\"--sizzes\",", 1)).unwrap();
     let (code, err) = run(&inner, &["merge", "1.json"]);
@@ -169,6 +177,12 @@ fn what_does_not_go_together_is_refused() {
     let [one, two] = [parts[0].as_str(), parts[1].as_str()];
     refused(&[two], &["of 2 parts these are missing: 1", "the first with --shard 1/2", "--array=1"]);
     refused(&[one, two, two], &["are both part 2/2", "leave one of them out"]);
+    // However many are missing, by runs; no file asks for more than machines can be.
+    let of = |count: &str| fs::read_to_string(two).unwrap().replace("\"of\":2", &format!("\"of\":{count}"));
+    fs::write(&other, of("1000")).unwrap();
+    refused(&[&other], &["of 1000 parts these are missing: 1,3-1000", "--array=1,3-1000"]);
+    fs::write(&other, of("99999999999")).unwrap();
+    refused(&[&other], &["is no shard", "N at most 1000000"]);
     assert_eq!(collcast(&["sweep", "h200x4", "-s", "1K,1M", "--shard", "2/2", "-o", &other]).0, 0);
     refused(&[one, &other], &["parts of different answers", "`sweep h200x4 -s 1K,1M`"]);
     assert_eq!(collcast(&[&command[..], &["--shard", "2/3", "-o", &other]].concat()).0, 0);
