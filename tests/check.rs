@@ -208,7 +208,7 @@ fn limits_of_a_suite_are_named() {
     let path = suite.to_str().unwrap();
     std::fs::write(&suite, text("[\"all_reduce\"]")).unwrap();
     let (code, _, err) = collcast(&["check", path, "--update"]);
-    assert_eq!(code, 0, "{err}");
+    assert!(code == 0 && err.contains("above max_error of the suite, and accepted all the same"), "{err}");
     let (code, out, err) = collcast(&["check", path]);
     assert!(
         code == 1 && (out + &err).contains("above max_error of the suite") && err.contains("raise max_error"),
@@ -459,6 +459,13 @@ fn a_changed_setting_that_moves_nothing_is_named() {
     let (code, out, err) = suite.check(&[]);
     assert_eq!((code, out.as_str()), (0, ""), "{err}");
     assert!(err.contains("though settings did: NCCL_IB_HCA unset -> mlx5_0"), "{err}");
+    // So is a version.
+    let suite = Suite::new(SUITE);
+    suite.change("suite.toml", "[\"site.toml\"]", "[\"site.toml\"]\nnccl = [\"2.28.3\"]");
+    assert_eq!(suite.check(&["--update"]).0, 0);
+    suite.change("suite.toml", "2.28.3", "2.28.9");
+    let (code, _, err) = suite.check(&[]);
+    assert!(code == 0 && err.contains("though the version of NCCL did: 2.28.3 -> 2.28.9"), "{err}");
 }
 
 #[test]

@@ -90,6 +90,7 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["sweep", "-s", "64Q"], &["64Q", "64K"]),
         (&["sweep", "-s", "99999999999G"], &["too large"]),
         (&["sweep", "-s", "8:4:2"], &["range", "empty"]),
+        (&["sweep", "-e", "1K"], &["without -b sizes begin at 32M", "-b 8 -e 1K"]),
         (&["sweep", "-s", "8:4G:1"], &["factor"]),
         (&["sweep", "-s", "0:4G:2"], &["empty"]),
         (&["sweep", "--channels", "65"], &["1 to 64"]),
@@ -300,6 +301,11 @@ fn sizes_are_those_of_nccl_tests() {
         let place = lines.next().unwrap().split(',').position(|column| column == "size_bytes").unwrap();
         assert_eq!(lines.next().unwrap().split(',').nth(place), Some(expected), "{out}");
     }
+    // A smallest size alone goes on to where nccl-tests ends by itself, and is the size of a command that takes one.
+    let (_, out, err) = collcast(&["sweep", "h200x4", "-b", "8M", "--format", "csv"]);
+    assert_eq!(out.lines().filter(|line| !line.starts_with('#')).count(), 1 + 3, "{out}{err}");
+    let (code, out, err) = collcast(&["simulate", "h200x4", "-b", "8M"]);
+    assert!(code == 0 && out.contains("8 MiB"), "{out}{err}");
 }
 
 /// Goal: what is printed for nccl-tests' readers is read back by our own, and refused as a

@@ -204,6 +204,9 @@ fn failures_are_told_whatever_a_had() {
     let (code, result) = json(&[&a, &b]);
     let sentence = result["verdict"]["sentence"].as_str().unwrap();
     assert!(code == 1 && sentence.starts_with("2 files of B and 1 of A are wrong, failed or were cut: "), "{sentence}");
+    // A run that failed before its first line is no run that is missing.
+    let (code, result) = json(&[&set("good", &[&log, &log]), &set("one_empty", &[&log, &String::new()])]);
+    assert!(code == 1 && result["verdict"]["sentence"].as_str().unwrap().contains("it is empty"), "{result}");
     let few = set("one_cut", &[&log, &log, &cut]);
     let more = set("two_cut", &[&log, &cut, &cut]);
     let all = set("all_cut", &[&cut, &cut]);

@@ -426,7 +426,7 @@ fn options_without_effect_are_refused() {
         &["simulate", "-s", "8", "--split", "%2", "--timeline", "no/such/file"],
         &["simulate", "-s", "8", "-c", "all_gather", "--op", "max"],
         &["sweep", "-s", "8", "--root", "1"],
-        &["sweep", "-b", "8", "--stepfactor", "4"],
+        &["sweep", "--stepfactor", "4"],
         &["sweep", "-c", "all_to_all", "--counts", "no/such/file", "--size", "8"],
         &["sweep", "-s", "8", "--algorithm", "ring", "--protocol", "ll", "--explain-choice"],
         &["tune", "--explain-choice"],

@@ -148,6 +148,9 @@ fn accept(file: &Path, outcome: &Outcome) -> Result<Code, Error> {
     for warning in &outcome.warnings {
         say!("warning: {warning}");
     }
+    for finding in outcome.findings.iter().filter(|finding| finding.is_beyond_limit()) {
+        say!("warning: {}: {finding}: {}, and accepted all the same", finding.place().join(" "), finding.cause());
+    }
     for what in lost.iter().take(SHOWN) {
         say!("removed: {what}");
     }

@@ -425,9 +425,15 @@ fn read_schedule(path: &Path) -> Result<Imported, Error> {
     Ok(Imported::parse(&text, &path.display().to_string())?)
 }
 
+/// The size that nccl-tests begins with, and ends with, by itself.
+const NCCL_TESTS: &str = "32M";
+
 impl CallArgs {
     /// Takes a size where none is given, and says which: 64 MiB, or of a file that is not for that a size near it.
     pub(crate) fn take_size(&mut self) -> Result<Option<Bytes>, Error> {
+        if let Some(one) = self.minbytes.clone() {
+            self.maxbytes.get_or_insert(one);
+        }
         if self.size.is_some() || self.minbytes.is_some() {
             return Ok(None);
         }
@@ -465,8 +471,15 @@ impl CallArgs {
                 "8:8GiB:2".to_owned()
             }
             None => {
-                let from = self.minbytes.clone().unwrap_or_else(|| "32M".to_owned());
-                let to = self.maxbytes.clone().unwrap_or_else(|| from.clone());
+                // Where nccl-tests begins and ends by itself; what begins above ends there.
+                let usual = || NCCL_TESTS.to_owned();
+                let from = self.minbytes.clone().unwrap_or_else(usual);
+                let above = values::size(&from)?.0 > values::size(NCCL_TESTS)?.0;
+                let to = self.maxbytes.clone().unwrap_or_else(|| if above { from.clone() } else { usual() });
+                if self.minbytes.is_none() && values::size(&to)?.0 < values::size(NCCL_TESTS)?.0 {
+                    let message = format!("-e {to}: without -b sizes begin at {NCCL_TESTS}, as in nccl-tests");
+                    return Err(Error::usage(message, format!("give -b too, such as -b 8 -e {to}")));
+                }
                 format!("{from}:{to}:{}", self.stepfactor.unwrap_or(2))
             }
         };
@@ -560,8 +573,8 @@ impl CallArgs {
             let sizes = ["--size", "--minbytes", "--maxbytes", "--stepfactor"];
             given.without(&sizes, "--counts says how much is sent", "leave it out, or --counts")?;
         }
-        if self.maxbytes.is_none() {
-            given.without(&["--stepfactor"], "it goes from one size to a largest", "add --maxbytes")?;
+        if self.minbytes.is_none() && self.maxbytes.is_none() {
+            given.without(&["--stepfactor"], "it goes from one size to a largest", "add --minbytes and --maxbytes")?;
         }
         if self.schedule.is_some() {
             return given.without(&["--explain-choice"], "a file leaves NCCL no choice", "leave it out, or --schedule");

@@ -11,7 +11,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use collcast_hwbackend::read::{FileKind, FileReport, ReadOptions};
+use collcast_hwbackend::read::{FileKind, FileReport, Outcome as ReadOutcome, ReadError, ReadOptions};
 use collcast_sim::collective::Collective;
 use serde::Serialize;
 
@@ -118,7 +118,7 @@ pub fn compare(request: &Request) -> Result<Outcome, Error> {
         (true, false) => Between::Same,
         (false, false) => Between::Measured,
     };
-    let defective = |side: &Side| side.files.iter().filter(|f| f.defect().or(f.cut()).is_some()).count();
+    let defective = |side: &Side| side.files.iter().filter(|f| failure(f).or(f.cut()).is_some()).count();
     let (said, mixed) = said::said(&sides);
     let (bands, hosts) = judge::judge(&matched, request.tolerance, between);
     Ok(Outcome {
@@ -172,7 +172,7 @@ fn defects([a, b]: &[Side; 2], between: Between) -> Vec<Defect> {
         let is_new = calls.get(&file.path.display().to_string()).is_none_or(|calls| calls.iter().any(is_new));
         defect(file, file.cut().filter(|_| is_new))
     };
-    let failed = b.files.iter().filter_map(|file| defect(file, file.defect()));
+    let failed = b.files.iter().filter_map(|file| defect(file, failure(file)));
     let mut defects: Vec<Defect> = failed.chain(b.files.iter().filter_map(cut)).collect();
     // One word a file: a run that failed was cut as well.
     let mut told = BTreeSet::new();
@@ -180,9 +180,17 @@ fn defects([a, b]: &[Side; 2], between: Between) -> Vec<Defect> {
     defects
 }
 
+/// How the run of a file failed, or that its values are wrong. One that failed before its first line leaves an empty file.
+fn failure(file: &FileReport) -> Option<String> {
+    let empty =
+        file.kind != FileKind::Other && matches!(file.outcome, ReadOutcome::Refused(ReadError::EmptyFile { .. }));
+    let of_empty = || format!("{}: it is empty: the run failed before its first line", file.path.display());
+    file.defect().or_else(|| empty.then(of_empty))
+}
+
 /// Whether nothing of a file of measurements was read, and nothing else is said of it.
 fn is_missing(file: &FileReport) -> bool {
-    file.kind != FileKind::Other && sets::is_unread(file) && file.defect().is_none()
+    file.kind != FileKind::Other && sets::is_unread(file) && failure(file).is_none()
 }
 
 /// Sets of hosts that ran in A alone, where some ran in both.

@@ -212,15 +212,18 @@ impl Outcome {
         }
     }
 
-    /// The settings that changed and moved nothing: those that are not modelled among them.
+    /// The versions and settings that changed and moved nothing: what is not modelled among them.
     fn moved_inputs(&self) -> String {
-        let settings = self.changed.iter().filter(|changed| changed.what.cause() == Cause::Settings);
-        let mut words: Vec<String> = settings.map(|changed| changed.what.to_string()).collect();
-        words.dedup();
-        if words.is_empty() {
-            return String::new();
-        }
-        format!(", though settings did: {}", words.join("; "))
+        let of = |cause: Cause, name: &str| {
+            let changed = self.changed.iter().filter(|changed| changed.what.cause() == cause);
+            let mut words: Vec<String> = changed.map(|changed| changed.what.to_string()).collect();
+            words.dedup();
+            (!words.is_empty()).then(|| format!(", though {name} did: {}", words.join("; ")))
+        };
+        [(Cause::Version, "the version of NCCL"), (Cause::Settings, "settings")]
+            .into_iter()
+            .filter_map(|(cause, name)| of(cause, name))
+            .collect()
     }
 }
 
