@@ -11,7 +11,7 @@ use serde_json::Value;
 /// what a reader must know.
 type Page = (&'static str, &'static [&'static str], &'static str, Option<&'static str>, &'static str);
 
-const PAGES: [Page; 8] = [
+const PAGES: [Page; 9] = [
     (
         "h200x4",
         &["tests/data/h200x4"],
@@ -60,6 +60,15 @@ const PAGES: [Page; 8] = [
         "NCCL 2.28.3 on four other H200, measured on 2026-11-28, and none of their rows is fitted to. All of\n\
          the model was there but for `keep.ll_unaligned`, which moves five of them and the mean by less than 0.1 points.\n\
          `nccl_nthreads_4` has 256 threads a block, which NCCL does not choose at these sizes.",
+    ),
+    (
+        "h200x2_unseen",
+        &["tests/data/h200x2_unseen"],
+        "h200x2",
+        None,
+        "NCCL 2.28.3 on pairs of H200 of other starts, 2026-11-30: by graphs, threads and one process a GPU. No constant is fitted\n\
+         to them. `nccl_pace_2`, `nccl_mid_2` and `nccl_lines_2` were measured when it was in the model how blocks come out of\n\
+         step and what L2 holds of a ring. But that blocks of neighbours are early and late by turns was decided with them.",
     ),
     (
         "h100x4",

@@ -716,7 +716,7 @@ fn a_forecast_advises_fifos() {
         (process["settings"].as_str().unwrap().to_owned(), process["doubt"].as_f64().unwrap())
     };
     let (one, both) = (known("0.3"), known("0.05"));
-    assert_eq!((&*one.0, &*both.0), ("NCCL_BUFFSIZE=16777216", "NCCL_BUFFSIZE=16777216 NCCL_LL_BUFFSIZE=1048576"));
+    assert_eq!((&*one.0, &*both.0), ("NCCL_BUFFSIZE=16777216", "NCCL_BUFFSIZE=16777216 NCCL_LL_BUFFSIZE=2097152"));
     // Each alone 0.0104.
     assert!(both.1 > 0.012, "{both:?}");
 

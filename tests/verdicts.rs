@@ -653,20 +653,20 @@ fn verdicts_are_right() {
     }
     let share = |part: usize, of: usize| part as f64 / of.max(1) as f64;
     let healthy = of(&[HEALTHY], false);
-    // One of five is `aws_p5_scaling_allreduce`: at 32 MiB over EFA it takes half as long again as AWS' own run of that machine
-    // lets expect, and nobody says why. Three are all-gathers of 64 MiB in registered buffers, 9 to 13% slower than forecast.
-    assert!(healthy.all() >= 40 && share(healthy.slow, healthy.all()) <= 0.035, "{healthy:?}");
+    // One of four is `aws_p5_scaling_allreduce`: at 32 MiB over EFA it takes half as long again as AWS' own run of that machine
+    // lets expect, and nobody says why. Two are all-gathers in registered buffers on 3 GPUs, 14 to 27% slower than forecast.
+    assert!(healthy.all() >= 40 && share(healthy.slow, healthy.all()) <= 0.03, "{healthy:?}");
     let sick = of(&["by 25%", "by 45%", "by 100%", "broken"], false);
     assert!(sick.all() >= 200 && share(sick.slow, sick.slow + sick.pass) >= 0.98, "{sick:?}");
-    // Two H200 of another start reach 102 to 106% of the forecast at large sizes: 15% below that is within the limit.
+    // Broadcasts of H200 and H100 reach 102 to 104% of the forecast at large sizes: 15% below that is within the limit.
     let sick = of(&["by 15%"], false);
-    assert!(share(sick.slow, sick.slow + sick.pass) >= 0.88, "{sick:?}");
+    assert!(share(sick.slow, sick.slow + sick.pass) >= 0.87, "{sick:?}");
     let known = of(&["by 25%", "by 45%", "by 100%"], true);
     assert!(share(known.slow, known.all()) >= 0.98, "{known:?}");
     // What few have published runs of stays unsure; of other machines nearly all is told.
     let all = [HEALTHY, "by 10%", "by 15%", "by 25%", "by 45%", "by 100%", "latency", "noisy"];
-    let known = of(&all, true);
-    assert!(share(known.unsure, known.all()) <= 0.035, "{known:?}");
+    let [known, any] = [true, false].map(|known| of(&all, known));
+    assert!(share(known.unsure, known.all()) <= 0.025 && share(any.unsure, any.all()) <= 0.1, "{known:?} {any:?}");
 }
 
 const HEALTHY: &str = "healthy";

@@ -635,9 +635,9 @@ fn reads_of_host_memory_take_a_round_trip_a_wave() {
     }
 }
 
-/// Goal: what was received loads longer by the part of the FIFOs that a third of the L2 cache has no place for.
-/// Method: a broadcast whose receiver is bound by what it fetches. FIFOs of LL128 are 120 words of 8 bytes of 640 threads,
-/// in 8 steps: 4.9 MB a channel on H100, whose L2 has 50 MB.
+/// Goal: what was received loads longer by the part of a ring's chunks that a sixth of the L2 cache has no place for.
+/// Method: a broadcast whose receiver is bound by what it fetches. A chunk of LL128 is 120 words of 8 bytes of 640 threads:
+/// 0.61 MB a channel on H100, whose L2 has 50 MB.
 #[test]
 fn what_left_the_cache_loads_longer() {
     let topology = nvswitch_box(2, 400.0);
@@ -650,10 +650,10 @@ fn what_left_the_cache_loads_longer() {
         let (ring, lines) = (Choice::Forced(Algorithm::Ring), Choice::Forced(Protocol::Ll128));
         Predictor::new(&topology, &profile).predict(&call, ring, lines, &settings).unwrap().time.as_us()
     };
-    assert_eq!(time(3, 0.0), time(3, 1.0), "3 channels of 4.9 MB are less than 16.7 MB");
-    for channels in [4, 8, 16] {
-        let fifos = f64::from(channels) * 4.9152;
-        let (ratio, missed) = (time(channels, 1.0) / time(channels, 0.0), 1.0 - 50.0 / 3.0 / fifos);
+    assert_eq!(time(13, 0.0), time(13, 1.0), "13 channels of 0.61 MB are less than 8.3 MB");
+    for channels in [16, 24, 32] {
+        let chunks = f64::from(channels) * 0.6144;
+        let (ratio, missed) = (time(channels, 1.0) / time(channels, 0.0), 1.0 - 50.0 / 6.0 / chunks);
         // What is kept as well takes a twentieth of the receiver's time.
         assert!((ratio / (1.0 + 0.95 * missed) - 1.0).abs() < 0.02, "{channels}: {ratio} with {missed} missed");
     }

@@ -149,7 +149,8 @@ fn what_shares_no_link_goes_at_once() {
     one_way.programs.extend(both_do(1, &[What::Recv { group: 0, bytes, mover }]).programs);
     one_way.ranks[1].program = 1;
     let alone = flows(&one_way);
-    assert!((flows(&both_ways) / alone - 1.0).abs() < 1e-6, "{} and {alone}", flows(&both_ways));
+    // Channels that are early on one GPU are late on the other, and the last one ends a call.
+    assert!((flows(&both_ways) / alone - 1.0).abs() < 5e-3, "{} and {alone}", flows(&both_ways));
 
     let three: Vec<What> = (0..3).map(|group| call(group, 4)).collect();
     let (one, three) = (flows(&both_do(1, &[call(0, 4)])), flows(&both_do(3, &three)));

@@ -425,7 +425,7 @@ fn read_schedule(path: &Path) -> Result<Imported, Error> {
     Ok(Imported::parse(&text, &path.display().to_string())?)
 }
 
-/// The size that nccl-tests begins with, and ends with, by itself.
+/// The size that nccl-tests begins with, and ends with, by itself; what begins above ends there.
 const NCCL_TESTS: &str = "32M";
 
 impl CallArgs {
@@ -471,7 +471,6 @@ impl CallArgs {
                 "8:8GiB:2".to_owned()
             }
             None => {
-                // Where nccl-tests begins and ends by itself; what begins above ends there.
                 let usual = || NCCL_TESTS.to_owned();
                 let from = self.minbytes.clone().unwrap_or_else(usual);
                 let above = values::size(&from)?.0 > values::size(NCCL_TESTS)?.0;

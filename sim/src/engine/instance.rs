@@ -153,7 +153,7 @@ pub struct LaneSpec {
     pub reduce_weight: u64,
     /// Instruction weights of accesses, scaled by [`WEIGHT_ONE`].
     pub access: Access,
-    /// What it gets of a full link, beside 1 of others; at least 1.
+    /// What it gets of a full link beside others, scaled by [`WEIGHT_ONE`]; not 0.
     pub share: u64,
     /// Which of the instance's kernels it is part of.
     pub kernel: u32,
@@ -433,7 +433,7 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         element,
         reduce_weight: 0,
         access: Access::EVEN,
-        share: 1,
+        share: WEIGHT_ONE,
         kernel: 0,
         block: 0,
         turn: 0,

@@ -43,7 +43,7 @@ use thiserror::Error;
 
 use crate::schedule::wiring::{SliceCursor, UNUSED};
 use crate::units::{SimDuration, SimTime};
-use flows::{Flows, Use};
+use flows::{Flows, Use, WEIGHT_ONE};
 use state::{ConnRun, End, Handed, KernelRun, LaneRun, Owner, Phase, Simulation, TurnRun, UNKNOWN, merge, wake_all};
 
 pub use fold::{Folded, Folds, fold, fold_known};
@@ -318,13 +318,15 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
 
     /// Starts a flow of a lane. With a share of `n` it counts as one of so many times fewer bytes, each of which takes so many
     /// times as much: then what is full leaves it `n` times the rate of others.
-    fn start_lane(&mut self, lane: u32, bytes: u64, uses: &mut [Use]) {
+    fn start_lane(&mut self, lane: u32, mut bytes: u64, uses: &mut [Use]) {
         self.note_load(bytes, uses);
         let share = self.instance.lanes[lane as usize].share;
-        if share > 1 {
-            uses.iter_mut().for_each(|(_, weight)| *weight *= share);
+        if share != WEIGHT_ONE {
+            let [one, share] = [WEIGHT_ONE, share].map(u128::from);
+            uses.iter_mut().for_each(|(_, weight)| *weight = (u128::from(*weight) * share).div_ceil(one) as u64);
+            bytes = (u128::from(bytes) * one).div_ceil(share) as u64;
         }
-        self.flows.start(self.now, bytes.div_ceil(share), uses, Owner::Lane(lane).tag());
+        self.flows.start(self.now, bytes, uses, Owner::Lane(lane).tag());
     }
 
     fn note_load(&mut self, bytes: u64, uses: &[Use]) {

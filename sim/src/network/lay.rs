@@ -34,8 +34,9 @@ const STARTS: u32 = 4;
 /// trays of an NVLink domain channels stay in step: two published runs of GB200 are 8.5% off so, and 9.2% apart.
 const APART: f64 = 0.2;
 
-/// What is received has a third of L2: what is loaded from memory and what is kept pass through it at the same rate.
-const FIFOS_SHARE: f64 = 3.0;
+/// What is received has a sixth of L2. What is loaded from memory and what is kept pass through it at the same rate. And L2 has
+/// two halves, each of which caches what the multiprocessors beside it access (NVIDIA A100 white paper, 2020).
+const FIFOS_SHARE: f64 = 6.0;
 
 /// Bytes of data in the lines that a thread takes at once; 0 where it goes by slices. With LL one of 8 bytes
 /// (NCCL 2.30 `src/device/prims_ll.h`); with LL128 8 words of 8 bytes, of each 16 of which one is a flag
@@ -209,13 +210,16 @@ impl<'a> Lanes<'a> {
     /// What round trips through switches take in a step; see [`APART`].
     fn through_switches(&self, worker: &Wired) -> SimDuration {
         let trips = self.profile.latency_multimem().1.times(self.trips(worker));
+        SimDuration((trips.0 as f64 * (1.0 + APART * self.off_the_middle(worker))).round() as u64)
+    }
+
+    /// How far the channels that start with a lane are from the middle of all, which lie from -0.5 to 0.5; 0 where all start
+    /// at once.
+    fn off_the_middle(&self, worker: &Wired) -> f64 {
         let (first, end) = self.schedule.plan.used();
-        let others = end.saturating_sub(first + 1);
-        if self.together > 1 || others == 0 {
-            return trips;
-        }
-        let place = f64::from(worker.channel.0.saturating_sub(first)) / f64::from(others) - 0.5;
-        SimDuration((trips.0 as f64 * (1.0 + APART * place)).round() as u64)
+        let last = end.saturating_sub(first + 1) / self.together;
+        let group = worker.channel.0.saturating_sub(first) / self.together;
+        if last == 0 { 0.0 } else { f64::from(group) / f64::from(last) - 0.5 }
     }
 
     /// Round trips through switches in a step. NCCL's `src/device/prims_simple.h`: a head loads once it has seen the
@@ -260,11 +264,14 @@ impl<'a> Lanes<'a> {
     }
 
     /// Share of what a rank receives that L2 no longer holds when it is loaded: that of the FIFOs in use which a
-    /// [`FIFOS_SHARE`]-th of it has no place for.
+    /// [`FIFOS_SHARE`]-th of it has no place for. Ranks of a ring keep pace, so that a chunk is on its way at a time,
+    /// and so do those of MSCCL, whose blocks send and receive by turns; elsewhere whole FIFOs fill.
     fn missed(&self, rank: Rank) -> f64 {
         let (plan, element) = (&self.schedule.plan, self.schedule.element_size());
         let slice = plan.chunk / u64::from(plan.slices.max(1));
-        let fifo = (slice * u64::from(plan.fifo_slices)).min(plan.per_channel) * element;
+        let keep_pace = matches!(plan.algorithm, Algorithm::Ring | Algorithm::Msccl);
+        let on_its_way = if keep_pace { plan.chunk } else { slice * u64::from(plan.fifo_slices) };
+        let fifo = on_its_way.min(plan.per_channel) * element;
         let fifos = self.fifos.get(&rank).copied().unwrap_or(0);
         let on_wire = fifo as f64 * fifos as f64 * wire_format(plan.protocol);
         let l2 = self.topology.gpu(self.topology.gpu_of(rank)).and_then(Gpu::l2);
@@ -287,8 +294,13 @@ impl<'a> Lanes<'a> {
         let plan = &self.schedule.plan;
         let index = worker.channel.0.saturating_sub(plan.used().0);
         match self.topology.gpu(self.topology.gpu_of(worker.rank)) {
-            Some(gpu) if self.inside => place::share(gpu.compute_capability, index, plan.blocks()),
-            _ => 1,
+            Some(gpu) if self.inside => {
+                // Two GPUs have nothing to do with each other in this: what is early on one is late on its neighbour.
+                let group = self.off_the_middle(worker);
+                let group = if worker.rank.0.is_multiple_of(2) { group } else { -group };
+                place::share(gpu.compute_capability, index, plan.blocks(), group)
+            }
+            _ => WEIGHT_ONE,
         }
     }
 

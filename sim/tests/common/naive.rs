@@ -758,8 +758,10 @@ impl Naive<'_> {
                     for &(r, weight) in &uses {
                         self.outcome.load[r as usize] += u128::from(bytes) * u128::from(weight);
                     }
-                    let uses = uses.into_iter().map(|(r, weight)| (r, weight * spec.share)).collect();
-                    let work = u128::from(bytes.div_ceil(spec.share)) * 1_000_000_000_000;
+                    let [one, share] = [WEIGHT_ONE, spec.share].map(u128::from);
+                    let scaled = |weight| (u128::from(weight) * share).div_ceil(one) as u64;
+                    let uses = uses.into_iter().map(|(r, weight)| (r, scaled(weight))).collect();
+                    let work = (u128::from(bytes) * one).div_ceil(share) * 1_000_000_000_000;
                     self.flows.push(Flow { owner: Owner::Lane(index), uses, work });
                 }
             }
