@@ -11,6 +11,9 @@ mount -t devtmpfs dev /dev
 mkdir -p /dev/shm
 mount -t tmpfs shm /dev/shm
 dmesg -n 1
+# rdma_rxe of Linux 6.1 may hang a CPU for good when queue pairs end under load (mended in 6.4): then the kernel stops, and says where it was.
+echo 30 >/proc/sys/kernel/watchdog_thresh
+echo 1 >/proc/sys/kernel/softlockup_panic
 while read -r module; do insmod "/modules/$module.ko" || echo "guest: no module $module"; done </modules/order
 ip link set lo up
 
