@@ -140,17 +140,21 @@ impl<O: Observer> Simulation<'_, '_, O> {
         if !steady_now {
             return (Found::Unsteady(nearly.then_some(end)), left);
         }
-        let took = |part: &Part, windows: i64| i128::from(part.both()) * i128::from(windows) / 2;
-        let took = |part: &Part, windows: i64| i64::try_from(took(part, windows)).unwrap_or(i64::MAX);
-        let time = took(first, windows);
-        // Each part leaves out the windows that come nearest to that.
+        let took = |part: &Part, rounds: i64| {
+            let ps = i128::from(part.both()) * i128::from(rounds) / i128::from(2 * size);
+            i64::try_from(ps).unwrap_or(i64::MAX)
+        };
+        let time = took(first, windows * size);
+        // Parts whose windows take the same leave out whole ones. Where one is faster than another, a window of the one is no
+        // window of the other: each leaves out the rounds that come nearest to that time.
+        let step = if all().all(|part| part.both() == first.both()) { size } else { 1 };
         let jumps = parts.iter().zip(&steady.ahead).map(|(part, ahead)| {
             if part.took.is_none() {
                 return Jump::default();
             }
-            let windows = ((time - ahead) as f64 * 2.0 / part.both() as f64).round() as i64;
-            let windows = windows.min(rounds(part) / size).max(0);
-            Jump { rounds: windows * size, took: took(part, windows) }
+            let steps = ((time - ahead) as f64 * (2 * size / step) as f64 / part.both() as f64).round() as i64;
+            let rounds = (steps * step).min(rounds(part) / step * step).max(0);
+            Jump { rounds, took: took(part, rounds) }
         });
         (Found::Steady(jumps.collect(), time), left)
     }
