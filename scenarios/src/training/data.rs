@@ -30,14 +30,44 @@ fn collective(
 pub(super) struct Bucket {
     /// Its units in a row.
     pub(super) units: Vec<(Part, u64)>,
-    forward: f64,
-    backward: f64,
+    forward: Pass,
+    backward: Pass,
     /// Gradients of weights that are put off.
     weights: f64,
     /// Parameters that ranks gather before the forward pass.
     pub(super) gather: Chain,
     /// Gradients after the backward pass.
     pub(super) reduce: Chain,
+}
+
+/// A pass on the stream of kernels, in seconds.
+#[derive(Clone, Copy, Default)]
+struct Pass {
+    /// Kernels, and what they wait for that no call of replicas meets.
+    kernels: f64,
+    /// Calls over the network that they wait for.
+    network: f64,
+}
+
+impl Pass {
+    fn of<'s>(parts: impl IntoIterator<Item = &'s Spent>) -> Self {
+        parts.into_iter().fold(Self::default(), |sum, part| Self {
+            kernels: sum.kernels + part.seconds - part.network,
+            network: sum.network + part.network,
+        })
+    }
+
+    fn seconds(&self) -> f64 {
+        self.kernels + self.network
+    }
+
+    /// Adds it to the stream of kernels.
+    fn list(&self, items: &mut Vec<Item>, after: Vec<usize>) {
+        items.push(Item { stream: 0, what: What::Kernels, seconds: self.kernels, after });
+        if self.network > 0.0 {
+            items.push(Item { stream: 0, what: What::Network, seconds: self.network, after: Vec::new() });
+        }
+    }
 }
 
 /// What replicas exchange in a step, by stage and chunk.
@@ -123,15 +153,14 @@ fn reduce(training: &Training<'_>, timer: &Timer<'_>, of: Shared) -> Result<Vec<
 impl Replicas {
     pub(super) fn new(training: &Training<'_>, timer: &Timer<'_>, stages: &[Stage]) -> Result<Self, TrainingError> {
         let bucket = |units: &[&Unit]| -> Result<Bucket, TrainingError> {
-            let sum = |of: fn(&Unit) -> f64| units.iter().map(|unit| of(unit)).sum::<f64>();
             let of = Shared::of(training, units.iter().copied());
             let shares = training.parallel.zero > 0;
             let rows = units.chunk_by(|one, other| one.part == other.part);
             Ok(Bucket {
                 units: rows.map(|row| (row[0].part, row.len() as u64)).collect(),
-                forward: sum(|u| u.forward.seconds),
-                backward: sum(|u| u.backward.seconds + u.recompute.seconds),
-                weights: sum(|u| u.weights.seconds),
+                forward: Pass::of(units.iter().map(|unit| &unit.forward)),
+                backward: Pass::of(units.iter().flat_map(|unit| [&unit.recompute, &unit.backward])),
+                weights: units.iter().map(|unit| unit.weights.seconds).sum(),
                 gather: if shares { gather(training, timer, of)? } else { Chain::new() },
                 // Megatron-LM runs both on one stream (`start_grad_sync`).
                 reduce: reduce(training, timer, of)?
@@ -203,10 +232,11 @@ impl Replicas {
                 now = begins[chunk];
             }
             for bucket in chunks[chunk].iter().rev() {
-                let seconds = if put_off > 0.0 { bucket.weights } else { bucket.backward };
-                items.push(Item { stream: 0, what: What::Kernels, seconds, after: before.into_iter().collect() });
+                let weights = Pass { kernels: bucket.weights, network: 0.0 };
+                let pass = if put_off > 0.0 { weights } else { bucket.backward };
+                pass.list(&mut items, before.into_iter().collect());
                 before = Some(items.len() - 1);
-                now += seconds;
+                now += pass.seconds();
                 calls(&mut items, &bucket.reduce, before.as_slice());
             }
         }
@@ -233,7 +263,7 @@ impl Around for Replicas {
         for bucket in &chunks[chunk] {
             calls(&mut items, &bucket.gather, &[]);
             let after = if bucket.gather.is_empty() { Vec::new() } else { vec![items.len() - 1] };
-            items.push(Item { stream: 0, what: What::Kernels, seconds: bucket.forward, after });
+            bucket.forward.list(&mut items, after);
         }
         let last = items.len() - 1;
         let ran = run(&items);
@@ -320,7 +350,7 @@ fn by_units<'s>(training: &'s Training<'s>, stage: &Stage, timer: &'s Timer<'s>)
             step.copy_out(shared[index], gathered)?;
         }
         step.passes.push((step.items.len(), unit.part, true));
-        step.kernels(unit.forward.seconds, None);
+        Pass::of([&unit.forward]).list(&mut step.items, Vec::new());
     }
     step.copies.clear();
     let freed = training.parallel.zero == 3;
@@ -335,7 +365,7 @@ fn by_units<'s>(training: &'s Training<'s>, stage: &Stage, timer: &'s Timer<'s>)
             gathered = step.gather(shared[next], before)?;
         }
         step.passes.push((step.items.len(), unit.part, false));
-        step.kernels(unit.backward.seconds + unit.recompute.seconds, None);
+        Pass::of([&unit.recompute, &unit.backward]).list(&mut step.items, Vec::new());
         if !is_root(index) {
             step.reduce(shared[index])?;
         }

@@ -27,6 +27,8 @@ pub(crate) struct Spent {
     pub(crate) paced: f64,
     /// Calls with no kernel beside them, by [`Kind`].
     pub(crate) exposed: [f64; Kind::ALL.len()],
+    /// Of these, calls over the network between hosts, whose links those of replicas use too.
+    pub(crate) network: f64,
     /// Of `seconds`, what calls may take less and more: a variance each.
     pub(crate) variance: [f64; 2],
 }
@@ -62,6 +64,7 @@ impl Spent {
         self.host += other.host * times;
         self.paced += other.paced * times;
         self.exposed.iter_mut().zip(other.exposed).for_each(|(sum, one)| *sum += one * times);
+        self.network += other.network * times;
         // The same call each time: what it is off by adds up.
         self.variance.iter_mut().zip(other.variance).for_each(|(sum, one)| *sum += one * times * times);
     }
@@ -244,7 +247,10 @@ impl Listed {
     fn spent(&self) -> Spent {
         let ran = self.ran();
         let mut spent = Spent { seconds: ran.end(), slowed: ran.slowed, ..Spent::default() };
-        ran.calls(&self.items).for_each(|(call, exposed)| spent.exposed[call.kind as usize] += exposed);
+        for (call, exposed) in ran.calls(&self.items) {
+            spent.exposed[call.kind as usize] += exposed;
+            spent.network += if call.links == Links::Network { exposed } else { 0.0 };
+        }
         spent.kernels =
             self.items.iter().filter(|i| matches!(i.what, What::Kernels)).map(|i| i.seconds).sum::<f64>() + 0.0;
         let all: f64 = ran.calls(&self.items).map(|(call, _)| call.cost.seconds).sum();

@@ -44,6 +44,8 @@ pub(crate) enum What {
     Kernels,
     /// Nothing: the stream is not needed for so long.
     Idle,
+    /// Calls over the network that kernels wait for, and that were counted as exposed for as long as they take alone.
+    Network,
     /// A call, which leaves a part of their speed to kernels and keeps a part of its own beside them.
     Call(Call),
 }
@@ -51,6 +53,14 @@ pub(crate) enum What {
 impl What {
     fn call(&self) -> Option<&Call> {
         if let Self::Call(call) = self { Some(call) } else { None }
+    }
+
+    fn links(&self) -> Option<Links> {
+        match self {
+            Self::Call(call) => Some(call.links),
+            Self::Network => Some(Links::Network),
+            Self::Kernels | Self::Idle => None,
+        }
     }
 }
 
@@ -79,7 +89,8 @@ impl Item {
 pub(crate) struct Ran {
     /// When each item ended, in seconds.
     pub(crate) ends: Vec<f64>,
-    /// Of each call the seconds in which the stream of kernels had nothing to do.
+    /// Of each call the seconds in which the stream of kernels had nothing to do, or waited longer for other calls because
+    /// of it.
     pub(crate) exposed: Vec<f64>,
     /// Seconds that kernels took longer than alone.
     pub(crate) slowed: f64,
@@ -118,17 +129,19 @@ pub(crate) fn run(items: &[Item]) -> Ran {
         let hidden = heads.iter().any(|&h| items[h].stream == 0);
         let speeds: Vec<f64> = heads.iter().map(|&h| speed(items, h, &heads, kernels)).collect();
         let until = heads.iter().zip(&speeds).map(|(&h, speed)| left[h] / speed).fold(f64::INFINITY, f64::min);
+        // Of calls at once each has its part of what is waited for.
+        let calls = heads.iter().filter(|&&h| items[h].what.call().is_some()).count().max(1) as f64;
+        let mut waits = if hidden { 0.0 } else { until };
         for (&head, speed) in heads.iter().zip(&speeds) {
             match items[head].what {
                 What::Kernels => ran.slowed += until * (1.0 - speed),
-                What::Call(_) if !hidden => {
-                    // Of calls at once each has its part.
-                    let calls = heads.iter().filter(|&&h| items[h].what.call().is_some()).count();
-                    ran.exposed[head] += until / calls as f64;
-                }
-                _ => {}
+                What::Network => waits += until * (1.0 - speed),
+                What::Call(_) | What::Idle => {}
             }
             left[head] -= until * speed;
+        }
+        for &head in heads.iter().filter(|&&h| items[h].what.call().is_some()) {
+            ran.exposed[head] += waits / calls;
         }
         now += until;
         for (&head, speed) in heads.iter().zip(&speeds) {
@@ -143,9 +156,9 @@ pub(crate) fn run(items: &[Item]) -> Ran {
 
 fn speed(items: &[Item], index: usize, heads: &[usize], kernels: bool) -> f64 {
     // Of calls over the same links each has its part of them.
-    let share = |own: &Call| {
-        let shares = |&&h: &&usize| items[h].what.call().is_some_and(|call| call.links == own.links);
-        let sharing = if own.links == Links::Own { 1 } else { heads.iter().filter(shares).count() };
+    let share = |own: Links| {
+        let shares = |&&h: &&usize| items[h].what.links() == Some(own);
+        let sharing = if own == Links::Own { 1 } else { heads.iter().filter(shares).count() };
         1.0 / sharing.max(1) as f64
     };
     match &items[index].what {
@@ -153,12 +166,13 @@ fn speed(items: &[Item], index: usize, heads: &[usize], kernels: bool) -> f64 {
             // All of a call's blocks are there, however little it sends.
             let leaves = |call: &Call| {
                 let by_traffic = call.cost.leaves / call.cost.blocks_leave;
-                call.cost.blocks_leave * (1.0 - (1.0 - by_traffic) * share(call))
+                call.cost.blocks_leave * (1.0 - (1.0 - by_traffic) * share(call.links))
             };
             heads.iter().filter_map(|&h| items[h].what.call()).map(leaves).product::<f64>().max(0.05)
         }
         What::Idle => 1.0,
-        What::Call(call) => (if kernels { call.cost.keeps } else { 1.0 } * share(call)).max(1e-6),
+        What::Network => share(Links::Network),
+        What::Call(call) => (if kernels { call.cost.keeps } else { 1.0 } * share(call.links)).max(1e-6),
     }
 }
 
@@ -212,6 +226,19 @@ mod tests {
         let speed = |others: &[Item]| 1.0 / run(&[&[item(0, What::Kernels, 1.0, &[])], others].concat()).ends[0];
         assert!((speed(&[call(1)]) - 0.72).abs() < 1e-9);
         assert!((speed(&[call(1), call(2)]) - (0.9 * 0.9_f64).powi(2)).abs() < 1e-9);
+    }
+
+    /// Goal: a call beside one that kernels wait for shares its links, and what both take longer is exposed once.
+    #[test]
+    fn calls_beside_exposed_ones_take_their_part_of_links() {
+        let run = |what: What, seconds: f64| {
+            let ran = run(&[item(0, What::Network, 2.0, &[]), item(1, what, seconds, &[])]);
+            (ran.ends, ran.exposed, ran.slowed)
+        };
+        assert_eq!(run(call([0.8, 0.5], Links::Domain), 1.0), (vec![2.0, 1.0], vec![0.0, 0.0], 0.0));
+        assert_eq!(run(CALL, 1.0), (vec![3.0, 2.0], vec![0.0, 1.0], 0.0));
+        // It takes the other's 2 s, and then goes on alone.
+        assert_eq!(run(CALL, 3.0), (vec![4.0, 5.0], vec![0.0, 3.0], 0.0));
     }
 
     /// Goal: nothing is an item of no time, and an empty list ends at once.

@@ -191,6 +191,11 @@ impl Writing<'_> {
                 let after: Vec<String> = after.into_iter().collect();
                 let mut turn = match (&item.what, passes.iter().find(|pass| pass.0 == index)) {
                     (What::Call(call), _) => Turn { hidden: true, ..self.call(call) },
+                    // It is part of the pass before.
+                    (What::Network, _) => {
+                        ends.push(ends.last().cloned().unwrap_or_default());
+                        continue;
+                    }
                     (_, Some(&(_, part, forward))) => self.pass(part, forward, 1)?,
                     _ if item.seconds > 0.0 => {
                         let time = SimDuration::from_us(item.seconds * 1e6);
