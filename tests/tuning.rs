@@ -312,14 +312,20 @@ fn a_table_is_for_the_host_that_was_measured() {
 /// takes it for that communicator alone.
 #[test]
 fn lines_are_for_nvlink_domains() {
-    let table = |machine: &str, nodes: u32, ranks: u32| {
-        let site = SiteSpec::new(machine).nodes(nodes).load().unwrap();
+    let table_of = |spec: SiteSpec, ranks: u32| {
+        let site = spec.load().unwrap();
         let request = Request { sizes: Some(vec![1 << 20]), ranks: Some(ranks), ..Request::default() };
         collcast::tune::tune(&site, &request).unwrap().tuner_csv.replace("# kept:", "#")
     };
+    let table = |machine: &str, nodes: u32, ranks: u32| table_of(SiteSpec::new(machine).nodes(nodes), ranks);
     let has = |text: &str, ranks, nodes, a_domain| Table::read(text, Communicator { ranks, nodes, a_domain }).is_ok();
     let rack = table("gb200-nvl72", 2, 8);
     assert!(has(&rack, 8, 1, Some((8, 8))) && !has(&rack, 8, 2, None), "{rack}");
+    // Without MNNVL NCCL counts hosts.
+    for (name, value) in [("NCCL_MNNVL_ENABLE", "0"), ("NCCL_CUMEM_ENABLE", "0")] {
+        let apart = table_of(SiteSpec::new("gb200-nvl72").nodes(2).env(name, value), 8);
+        assert!(has(&apart, 8, 2, Some((4, 4))) && !has(&apart, 8, 1, None), "{name}: {apart}");
+    }
     let even = table("dgx-h100", 2, 16);
     assert!(has(&even, 16, 2, Some((8, 8))) && !even.contains("# ranks of a domain"), "{even}");
     let uneven = table("dgx-h100", 2, 12);

@@ -5,12 +5,14 @@ use std::fmt;
 use std::str::FromStr;
 
 use collcast_sim::ids::{HostId, Rank};
+use collcast_sim::nccl::Transport;
 use collcast_sim::predict::PredictError;
 use collcast_sim::topology::Topology;
 use collcast_sim::workload::siblings;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::site::Site;
 
 /// What a tuner plugin knows of a communicator, with the name that the user gives it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -84,6 +86,18 @@ impl Communicator {
     }
 }
 
+/// A machine as NCCL's settings make it: its nodes are fewer or more with them.
+pub(super) struct Machine<'t> {
+    pub(super) topology: &'t Topology,
+    pub(super) transport: Transport,
+}
+
+impl<'t> Machine<'t> {
+    pub(super) fn of(site: &'t Site) -> Self {
+        Self { topology: &site.topology, transport: site.settings().transport }
+    }
+}
+
 /// One communicator on a machine.
 pub(super) struct Group {
     pub(super) communicator: Communicator,
@@ -94,22 +108,22 @@ pub(super) struct Group {
 
 impl Group {
     /// All of the first ranks as one.
-    pub(super) fn whole(topology: &Topology, ranks: u32) -> Self {
-        let first: Vec<Rank> = (0..ranks.min(topology.ranks())).map(Rank).collect();
-        Self { communicator: communicator(None, topology, &first, ranks), together: Vec::new() }
+    pub(super) fn whole(on: &Machine<'_>, ranks: u32) -> Self {
+        let first: Vec<Rank> = (0..ranks.min(on.topology.ranks())).map(Rank).collect();
+        Self { communicator: communicator(None, on, &first, ranks), together: Vec::new() }
     }
 
     /// One with a name, beside others of the same role.
     pub(super) fn named<'g>(
         name: &str,
-        topology: &Topology,
+        on: &Machine<'_>,
         ranks: &[Rank],
         others: impl IntoIterator<Item = &'g [Rank]>,
     ) -> Self {
         let count = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
         Self {
-            communicator: communicator(Some(name.to_owned()), topology, ranks, count),
-            together: siblings(topology, ranks, others),
+            communicator: communicator(Some(name.to_owned()), on, ranks, count),
+            together: siblings(on.topology, ranks, others),
         }
     }
 
@@ -140,10 +154,10 @@ impl Group {
     }
 }
 
-fn communicator(name: Option<String>, topology: &Topology, ranks: &[Rank], count: u32) -> Communicator {
-    let mut domains: BTreeMap<HostId, u32> = BTreeMap::new();
+fn communicator(name: Option<String>, on: &Machine<'_>, ranks: &[Rank], count: u32) -> Communicator {
+    let mut domains: BTreeMap<u32, u32> = BTreeMap::new();
     for &rank in ranks {
-        *domains.entry(topology.node_of(rank)).or_default() += 1;
+        *domains.entry(on.transport.node_of(on.topology, rank)).or_default() += 1;
     }
     let of = |most: bool| if most { domains.values().max() } else { domains.values().min() };
     let a_domain = [false, true].map(|most| of(most).copied().unwrap_or_default());
@@ -156,7 +170,8 @@ impl Communicators {
     ///
     /// # Errors
     /// More ranks than the machine has.
-    pub(super) fn on(&self, topology: &Topology) -> Result<(Vec<Group>, Vec<String>), Error> {
+    pub(super) fn on(&self, machine: &Machine<'_>) -> Result<(Vec<Group>, Vec<String>), Error> {
+        let topology = machine.topology;
         let ranks =
             self.0.iter().try_fold(1_u32, |product, (_, ranks)| product.checked_mul(*ranks)).unwrap_or(u32::MAX);
         if ranks > topology.ranks() {
@@ -170,7 +185,7 @@ impl Communicators {
             let of = |first: u32| -> Vec<Rank> { (0..*size).map(|at| Rank(first + at * stride)).collect() };
             let firsts = (1..ranks).filter(|rank| rank / stride % size == 0);
             let others: Vec<Vec<Rank>> = firsts.map(of).collect();
-            let group = Group::named(name, topology, &of(0), others.iter().map(Vec::as_slice));
+            let group = Group::named(name, machine, &of(0), others.iter().map(Vec::as_slice));
             stride *= size;
             let shape = |group: &Group| group.communicator.shape();
             match groups.iter().find(|other| shape(other) == shape(&group)) {
@@ -201,7 +216,8 @@ mod tests {
     #[test]
     fn roles_by_hand() {
         let topology = SiteSpec::new("dgx-h100").nodes(2).topology().unwrap();
-        let (groups, notes) = "tp=4,pp=1,dp=4".parse::<Communicators>().unwrap().on(&topology).unwrap();
+        let on = Machine { topology: &topology, transport: Transport::default() };
+        let (groups, notes) = "tp=4,pp=1,dp=4".parse::<Communicators>().unwrap().on(&on).unwrap();
         assert!(notes.is_empty(), "{notes:?}");
         let ranks = |group: &Group| -> Vec<Vec<u32>> {
             group.together.iter().map(|ranks| ranks.iter().map(|rank| rank.0).collect()).collect()
@@ -211,9 +227,9 @@ mod tests {
         assert_eq!(groups[0].communicator.to_string(), "tp (4 ranks, 1 nodes)");
         assert_eq!(groups[1].communicator.to_string(), "dp (4 ranks, 2 nodes)");
         assert!(groups[0].is_first() && !groups[1].is_first());
-        let (groups, notes) = "a=2,b=2".parse::<Communicators>().unwrap().on(&topology).unwrap();
+        let (groups, notes) = "a=2,b=2".parse::<Communicators>().unwrap().on(&on).unwrap();
         assert_eq!((groups.len(), notes.len()), (1, 2), "one is alike, and 12 GPUs are in none: {notes:?}");
-        assert!("a=8,b=4".parse::<Communicators>().unwrap().on(&topology).is_err());
+        assert!("a=8,b=4".parse::<Communicators>().unwrap().on(&on).is_err());
         for bad in ["", "tp", "tp=0", "=4", "tp=x", "tp=2,tp=4", "tp=1"] {
             assert!(bad.parse::<Communicators>().is_err_and(|e| !e.is_empty()) || bad == "tp=1", "{bad}");
         }

@@ -7,7 +7,7 @@ use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Call;
 use collcast_sim::units::Bytes;
 
-use super::communicator::Group;
+use super::communicator::{Group, Machine};
 use super::options::Asked;
 use super::request::{ALL_SIZES, Request};
 use crate::error::Error;
@@ -23,11 +23,11 @@ pub(super) struct Job {
 
 /// The communicators with their calls, and what is to be known of them.
 pub(super) fn jobs(site: &Site, request: &Request) -> Result<(Vec<Job>, Vec<String>), Error> {
-    let topology = &site.topology;
     if let Some(step) = &request.step {
         return step_jobs(step, request);
     }
-    let ranks = request.ranks.unwrap_or(topology.ranks());
+    let on = Machine::of(site);
+    let ranks = request.ranks.unwrap_or(site.topology.ranks());
     if request.communicators.is_none() && ranks < 2 {
         return Err(Error::usage(
             format!("NCCL has nothing to choose for a communicator of {ranks} ranks"),
@@ -35,8 +35,8 @@ pub(super) fn jobs(site: &Site, request: &Request) -> Result<(Vec<Job>, Vec<Stri
         ));
     }
     let (groups, notes) = match &request.communicators {
-        Some(communicators) => communicators.on(topology)?,
-        None => (vec![Group::whole(topology, ranks)], Vec::new()),
+        Some(communicators) => communicators.on(&on)?,
+        None => (vec![Group::whole(&on, ranks)], Vec::new()),
     };
     Ok((groups.into_iter().map(|group| Job { group, asked: Vec::new() }).collect(), notes))
 }
@@ -47,9 +47,10 @@ fn step_jobs(step: &Collectives, request: &Request) -> Result<(Vec<Job>, Vec<Str
     let (mut jobs, mut notes) = (Vec::<Job>::new(), BTreeSet::new());
     // How often each rank makes a call, by job, collective and size.
     let mut made: BTreeMap<(usize, Collective, Bytes), BTreeMap<Rank, u64>> = BTreeMap::new();
+    let on = Machine::of(&step.site);
     for role in &step.roles {
         let others = role.others.iter().map(Vec::as_slice);
-        let group = Group::named(&role.name, &step.site.topology, &role.ranks, others);
+        let group = Group::named(&role.name, &on, &role.ranks, others);
         let shape = |group: &Group| group.communicator.shape();
         let at = jobs.iter().position(|job| shape(&job.group) == shape(&group)).unwrap_or(jobs.len());
         if at == jobs.len() {

@@ -253,7 +253,7 @@ impl Default for Transport {
 impl Transport {
     /// The ranks that NCCL takes for those of one node: with one number. Ranks that reach each other over NVLink;
     /// those of a host where they do not; each alone where host memory is not shared either.
-    pub(crate) fn node_of(&self, topology: &Topology, rank: Rank) -> u32 {
+    pub fn node_of(&self, topology: &Topology, rank: Rank) -> u32 {
         let apart = self.peer_access == PeerAccess::Net || self.peer_access == PeerAccess::Off && !self.shm;
         match self.peer_access {
             _ if apart => rank.0,
