@@ -9,10 +9,10 @@ use collcast_sim::ids::Rank;
 use collcast_sim::nccl::tuner::{Asked, Lines, Pair};
 use collcast_sim::nccl::{ALGORITHMS, FUNCTIONS, Tuner, Version, plugin};
 use collcast_sim::topology::Topology;
-use collcast_tuner::table::{Communicator, MadeFor, Refused, Table};
+use collcast_tuner::table::{self, Communicator, MadeFor, Refused, Table};
 
 use crate::error::Error;
-use crate::files::read_text;
+use crate::files::read_bytes;
 
 /// The value of `COLLCAST_TUNER_NEXT` that asks nobody.
 const NONE: &str = "none";
@@ -79,9 +79,10 @@ pub(crate) fn load(
 ) -> Result<(Tuner, Vec<String>), Error> {
     let (mut texts, mut warnings) = (Vec::new(), Vec::new());
     for path in std::env::split_paths(paths).filter(|path| !path.as_os_str().is_empty()) {
-        let text = read_text("read the tuner's table (COLLCAST_TUNER_TABLE)", &path)?;
-        match usable(&text, topology, version, told) {
-            Ok(()) => texts.push(text),
+        let bytes = read_bytes("read the tuner's table (COLLCAST_TUNER_TABLE)", &path)?;
+        let text = table::text(&bytes);
+        match text.and_then(|text| usable(text, Some(topology), Some(version), Some(told)).map(|()| text)) {
+            Ok(text) => texts.push(text.to_owned()),
             Err(why) => warnings.push(format!("{}: the plugin does not use it: {why}", path.display())),
         }
     }
@@ -93,17 +94,21 @@ pub(crate) fn load(
     Ok((Tuner::Own(Arc::new(Tables { texts, read: Mutex::default() }), asked), warnings))
 }
 
-/// Whether the plugin would use a table there.
-fn usable(
+/// Whether the plugin would use a table there, as far as GPU, version and variables are known.
+///
+/// # Errors
+/// Why it would not.
+pub(crate) fn usable(
     text: &str,
-    topology: &Topology,
-    version: Version,
-    told: &dyn Fn(&str) -> Option<String>,
+    topology: Option<&Topology>,
+    version: Option<Version>,
+    told: Option<&dyn Fn(&str) -> Option<String>>,
 ) -> Result<(), Refused> {
-    let gpu = topology.gpu(topology.gpu_of(Rank(0))).map(|gpu| gpu.model.as_str()).filter(|model| !model.is_empty());
+    let gpu = topology.and_then(|topology| topology.gpu(topology.gpu_of(Rank(0))));
+    let gpu = gpu.map(|gpu| gpu.model.as_str()).filter(|model| !model.is_empty());
     let made_for = MadeFor::of(text);
-    made_for.check(Some((version.major.into(), version.minor.into())), gpu)?;
-    made_for.check_settings(told)?;
+    made_for.check(version.map(|version| (version.major.into(), version.minor.into())), gpu)?;
+    told.map_or(Ok(()), |told| made_for.check_settings(told))?;
     match Table::check(text) {
         Ok(_) | Err(Refused::Nothing) => Ok(()),
         Err(why) => Err(why),

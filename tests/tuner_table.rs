@@ -198,4 +198,6 @@ fn forecasts_take_the_lines_of_our_plugin() {
     assert_eq!((&tuned[0], &tuned[2]), (&free[0], &free[2]));
     let (refused, out) = of(&text.replace("2.28.9", "2.30.3"), true);
     assert!(refused == free && out.contains("it is for NCCL 2.30, and this is 2.28"), "{refused:?} {out}");
+    // As the plugin does.
+    assert_eq!(of(&format!("\u{feff}{text}"), true).0, tuned);
 }

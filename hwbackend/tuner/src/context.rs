@@ -12,7 +12,7 @@ use crate::abi::{Domains, LOG_INFO, LOG_WARN, Logger, SUBSYSTEM_INIT};
 use crate::host::Host;
 use crate::next::{Next, Start};
 use crate::record::{Line, Record};
-use crate::table::{BYTES_MAX, Communicator, Entry, MadeFor, Refused, Table};
+use crate::table::{self, BYTES_MAX, Communicator, Entry, MadeFor, Refused, Table};
 
 /// Files of the driver that name GPUs.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
@@ -168,10 +168,10 @@ fn read(path: &Path) -> Result<String, Refused> {
     if !fs::metadata(path).map_err(refused)?.is_file() {
         return Err(Refused::File("it is no file".to_owned()));
     }
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let file = fs::File::open(path).map_err(refused)?;
-    file.take(BYTES_MAX as u64 + 1).read_to_string(&mut text).map_err(refused)?;
-    Ok(text)
+    file.take(BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(refused)?;
+    table::text(&bytes).map(str::to_owned)
 }
 
 /// What is known of NCCL's version.

@@ -148,6 +148,18 @@ impl fmt::Display for Refused {
     }
 }
 
+/// The text of a file, without the byte-order mark that editors begin files with.
+///
+/// # Errors
+/// More bytes than are read, or no UTF-8.
+pub fn text(bytes: &[u8]) -> Result<&str, Refused> {
+    if bytes.len() > BYTES_MAX {
+        return Err(Refused::TooLong);
+    }
+    let text = std::str::from_utf8(bytes).map_err(|why| Refused::File(format!("it is not UTF-8 text: {why}")))?;
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
+}
+
 impl MadeFor {
     /// What the comments of a text say.
     pub fn of(text: &str) -> Self {

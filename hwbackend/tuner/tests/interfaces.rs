@@ -238,6 +238,19 @@ fn channels_of_collnet_are_left_to_nccl() {
     }
 }
 
+/// Goal: a byte-order mark, as editors on Windows write it, hides nothing of the first line; other encodings are refused.
+#[test]
+fn a_byte_order_mark_is_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "allreduce,0,9,ring,ll,3,-1,-1\n";
+    let wide: Vec<u8> = format!("\u{feff}{text}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for (bytes, channels) in [(format!("\u{feff}{text}").into_bytes(), 3), (wide, 0)] {
+        let path = table(folder.path(), &bytes);
+        let answer = run(4, 16, 2, "4 5 1 0 -1\n", &[("COLLCAST_TUNER_TABLE", path.as_str())]);
+        assert_eq!(answer.lines[0][2], channels, "{}", answer.log);
+    }
+}
+
 /// Goal: NVLink domains pick among lines where NCCL says them, which it does from v5 on; a table that was measured on
 /// another kind of host is refused with one line of the log, and one that was measured with other NICs is used with one.
 #[test]
