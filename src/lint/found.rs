@@ -26,6 +26,12 @@ impl<'f> Found<'f> {
         self.findings.len() >= self.before + FINDINGS_MAX
     }
 
+    /// Whether a rule found something in a line.
+    pub(super) fn has(&self, rule: &str, line: Option<u64>) -> bool {
+        let is = |one: &Finding| one.rule == rule && one.place.line == line && one.place.file == self.file;
+        self.findings.iter().any(is)
+    }
+
     /// Adds what a rule found; the same rule says the same of a line once.
     pub(super) fn add(&mut self, rule: &str, line: Option<u64>, what: impl Into<String>) {
         self.add_with(rule, line, what, None);

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use collcast_hwbackend::nccl::{data_type, reduction};
 use collcast_hwbackend::read::plain_line;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
+use collcast_sim::nccl::parameters::Parameter;
 use collcast_sim::nccl::{ALGORITHMS, FUNCTIONS};
 use collcast_sim::predict::Choice;
 use collcast_sim::schedule::Call;
@@ -32,6 +33,41 @@ use crate::values::plural;
 const CHOICES_MAX: usize = 256;
 /// Most choices that are forecast: those of the largest calls.
 const FORECASTS_MAX: usize = 8;
+/// Why no RDMA device is used, in words.
+const NO_DEVICE: &str = "no RDMA device is found";
+const NO_LIBRARY: &str = "libibverbs cannot be opened, so no RDMA device is found";
+/// The way out of the latter.
+const INSTALL: &str = "put libibverbs into the image: the package libibverbs1, or rdma-core";
+/// Beginnings of the variables in which all ranks of a communicator must agree: they change the choice, the channels, the
+/// FIFOs, or the way between two ranks.
+const OF_ALL: [&str; 23] = [
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_NTHREADS",
+    "NCCL_BUFFSIZE",
+    "NCCL_LL",
+    "NCCL_MIN_",
+    "NCCL_MAX_",
+    "NCCL_NCHANNELS_",
+    "NCCL_NVLS",
+    "NCCL_COLLNET_",
+    "NCCL_PAT_",
+    "NCCL_P2P_",
+    "NCCL_SHM_DISABLE",
+    "NCCL_CUMEM_",
+    "NCCL_MNNVL_",
+    "NCCL_IB_DISABLE",
+    "NCCL_CROSS_NIC",
+    "NCCL_PXN_",
+    "NCCL_TUNER_",
+    "NCCL_GRAPH_FILE",
+    "NCCL_CTA_POLICY",
+    "NCCL_SYM_",
+    "NCCL_WIN_",
+];
+/// Parts of the names of variables that are of one host: its name, its devices, its cores, what it writes.
+const OF_ONE: [&str; 8] =
+    ["_HOSTID", "_IFNAME", "_IB_HCA", "_IB_GID_INDEX", "_FILE", "NCCL_DEBUG", "_CPUSET", "_CPU_AFFINITY"];
 /// Hosts that a finding names beside the first.
 const HOSTS_NAMED: usize = 3;
 
@@ -50,15 +86,17 @@ struct Log {
     ranks: u32,
     /// NCCL's nodes: hosts, or NVLink domains where it takes one for a node.
     nodes: u32,
-    /// Hosts that wrote lines of NCCL.
-    writers: BTreeSet<String>,
+    /// Hosts that wrote lines of NCCL: whether a communicator was complete there, so that all settings are in the log.
+    writers: BTreeMap<String, bool>,
     /// `Using network IB`.
     network: Option<String>,
-    /// `NET/IB : No device found`.
-    no_device: At<()>,
+    /// Why no RDMA device is used: `NET/IB : No device found`, or no library for them.
+    no_device: At<&'static str>,
     /// A channel goes over TCP, or the network is Socket.
     sockets: At<()>,
     shm: At<()>,
+    /// A channel leaves a host, or stands for one that does.
+    over_net: bool,
     /// A channel goes over RDMA without GPUDirect: how many, and of how many.
     without_gdr: At<u32>,
     with_gdr: u32,
@@ -146,8 +184,11 @@ impl Log {
     }
 
     fn line(&mut self, number: u64, host: &str, text: &str) {
-        if !self.writers.contains(host) {
-            self.writers.insert(host.to_owned());
+        if !self.writers.contains_key(host) {
+            self.writers.insert(host.to_owned(), false);
+        }
+        if text.ends_with("Init COMPLETE") {
+            self.writers.insert(host.to_owned(), true);
         }
         self.paths.line(number, host, text);
         if let Some(network) = text.strip_prefix("Using network ") {
@@ -160,7 +201,9 @@ impl Log {
         } else if let Some(rest) = text.strip_prefix("NET/IB : ") {
             self.verbs(number, host, rest);
         } else if text.starts_with("NET/OFI No eligible providers") {
-            first(&mut self.no_device, (), number);
+            first(&mut self.no_device, NO_DEVICE, number);
+        } else if text.starts_with("Failed to open libibverbs") {
+            first(&mut self.no_device, NO_LIBRARY, number);
         } else if text.starts_with("Using network Socket") {
             first(&mut self.sockets, (), number);
         } else if let Some((_, rest)) = text.split_once("OOB ").or_else(|| text.split_once("NET/Socket : Using [0]")) {
@@ -228,7 +271,7 @@ impl Log {
     /// `No device found.`, or `Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:192.0.2.1<0>`.
     fn verbs(&mut self, number: u64, host: &str, rest: &str) {
         if rest.starts_with("No device found") {
-            first(&mut self.no_device, (), number);
+            first(&mut self.no_device, NO_DEVICE, number);
             return;
         }
         if let Some((devices, oob)) = rest.split_once("; OOB ") {
@@ -248,6 +291,7 @@ impl Log {
         if !what.starts_with("Channel ") {
             return;
         }
+        self.over_net |= path.starts_with("NET/");
         if path.starts_with("NET/Socket") {
             first(&mut self.sockets, (), number);
         } else if path.starts_with("SHM") {
@@ -363,7 +407,8 @@ impl Log {
         versions.sort_by_key(|(_, (_, line))| *line);
         // Runs of one host one after the other may differ; hosts of one job may not.
         if let [(one, (host, _)), rest @ ..] = versions.as_slice()
-            && let Some((other, (elsewhere, line))) = rest.iter().find(|(_, (other, _))| other != host)
+            && let Some((other, (elsewhere, line))) =
+                rest.iter().find(|(other, (of, _))| of != host && number_of(other) != number_of(one))
         {
             let what = format!("NCCL {one} on {host}, {other} on {elsewhere}");
             found.add("log-mixed-versions", Some(*line), what);
@@ -388,25 +433,52 @@ impl Log {
         {
             found.add("log-uneven-nics", Some(*line), format!("{host} has {fewest} RDMA devices, {other} has {most}"));
         }
-        let mut hosts = self.settings.iter();
-        let Some((first_host, expected)) = hosts.next() else { return };
-        for (host, settings) in hosts {
-            for (name, (value, line)) in settings {
-                // These name the host itself.
-                let own = ["NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE", "NCCL_DEBUG_FILE"];
-                if let Some((other, _)) =
-                    expected.get(name).filter(|(other, _)| other != value && !own.contains(&name.as_str()))
-                {
-                    let what = format!("{name} is {other} on {first_host}, {value} on {host}");
-                    found.add("log-uneven-settings", Some(*line), what);
+        let names: BTreeSet<&String> = self.settings.values().flat_map(BTreeMap::keys).collect();
+        for name in names {
+            let is_any = |parts: &[&str], is: fn(&str, &str) -> bool| parts.iter().any(|part| is(name, part));
+            let of_all = matches!(name.as_str(), "NCCL_NET" | "NCCL_NET_PLUGIN" | "NCCL_NET_OVERHEAD")
+                || is_any(&OF_ALL, |name, part| name.starts_with(part));
+            let rule = match is_any(&OF_ONE, |name, part| name.contains(part)) {
+                _ if of_all => "log-uneven-settings",
+                true => continue,
+                false => "log-other-settings",
+            };
+            let mut set = self.settings.iter().filter_map(|(host, all)| Some((host, all.get(name)?)));
+            let Some((host, (value, line))) = set.next() else { continue };
+            // To set a default changes nothing.
+            let default = Parameter::of(name).map_or("", |known| known.default);
+            let is_default = value == default || default.is_empty() && value == "0";
+            let lacking = |complete: &bool, host: &String| match self.settings.get(host) {
+                Some(settings) => !settings.contains_key(name),
+                None => *complete,
+            };
+            let other = set.find(|(_, (other, _))| other != value);
+            let (with, line) = match other {
+                Some((other, (theirs, line))) => (format!("{theirs} on {other}"), line),
+                None => {
+                    let lacking = self.writers.iter().find(|(host, complete)| lacking(complete, host));
+                    match lacking.filter(|_| of_all && !is_default) {
+                        Some((other, _)) => (format!("not set on {other}"), line),
+                        None => continue,
+                    }
                 }
-            }
+            };
+            found.add(rule, Some(*line), format!("{name} is {value} on {host}, {with}"));
+        }
+    }
+
+    /// Whether the job has several hosts: as NCCL counts them, or else by who wrote, where channels go, and the machine.
+    fn has_several_hosts(&self, machine: Option<&Machine>) -> bool {
+        let of_machine = || machine.is_some_and(|machine| machine.site.nodes() > 1);
+        match self.nodes {
+            0 => self.writers.len() > 1 || self.over_net || of_machine(),
+            nodes => nodes > 1,
         }
     }
 
     /// How data leaves hosts; and what NCCL warned of.
     fn report_network(&self, machine: Option<&Machine>, found: &mut Found<'_>) {
-        let several = self.nodes > 1;
+        let several = self.has_several_hosts(machine);
         if let Some((text, line)) = &self.warned {
             found.add("log-warning", Some(*line), format!("NCCL warns: {text}"));
         }
@@ -415,10 +487,14 @@ impl Log {
         }
         if let (Some((_, line)), true) = (self.sockets, several) {
             let told = self.scope.settings.iter().any(|s| s.name == "NCCL_IB_DISABLE" && s.value == "1");
+            let cause = self.no_device.map(|(cause, _)| cause);
+            let way_out = cause.filter(|cause| *cause == NO_LIBRARY).map(|_| INSTALL.to_owned());
+            let because = cause.filter(|_| way_out.is_some()).map_or(String::new(), |cause| format!(": {cause}"));
             if machine.is_some_and(Machine::has_rdma) {
-                found.add("log-tcp", Some(line), "the network is Socket, and the machine has RDMA");
-            } else if machine.is_none() && self.no_device.is_some() && !told {
-                found.add("log-tcp-perhaps", Some(line), "no RDMA device is found, and the network is Socket");
+                let what = format!("the network is Socket, and the machine has RDMA{because}");
+                found.add_with("log-tcp", Some(line), what, way_out);
+            } else if let Some(cause) = cause.filter(|_| machine.is_none() && !told) {
+                found.add_with("log-tcp-perhaps", Some(line), format!("{cause}, and the network is Socket"), way_out);
             }
         }
         if let Some((provider, line)) = self.paths.tcp().filter(|_| several) {
@@ -463,7 +539,7 @@ impl Log {
         }
         let mut spec = machine.site.spec.clone();
         if let Some(version) = self.versions.keys().next() {
-            spec.nccl = version.split('+').next().map(str::to_owned);
+            spec.nccl = Some(number_of(version).to_owned());
         }
         // Lines of channels and of choices do not say which communicator they are of.
         let several = self.paths.communicators() > 1;
@@ -555,6 +631,11 @@ impl Log {
         }
         Ok(Vec::new())
     }
+}
+
+/// The version that ranks compare: without the CUDA that NCCL was built with, as in `2.28.9+cuda13.0`.
+fn number_of(version: &str) -> &str {
+    version.split('+').next().unwrap_or_default()
 }
 
 /// The collective of a line: `AllReduce`, behind whatever stands before it.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use collcast_sim::nccl::plugin;
 use collcast_sim::nccl::settings::OWN;
+use collcast_sim::nccl::{Version, plugin};
 use collcast_sim::topology::{LinkKind, Nic};
 
 use super::setting::Setting;
@@ -45,6 +45,12 @@ impl Machine {
         };
         let read = settings.values().filter(|s| s.is_read() && !TABLES.contains(&s.name.as_str()));
         read.filter_map(|setting| Some((*setting, said(setting)?))).collect()
+    }
+
+    /// NCCL's version there, where somebody says it.
+    pub(super) fn version(&self) -> Option<Version> {
+        let said = self.site.spec.nccl.is_some() || self.site.topology.software.nccl.is_some();
+        self.site.settings().version.filter(|_| said)
     }
 
     /// What was taken for granted.

@@ -27,7 +27,7 @@ pub mod rules;
 mod setting;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use collcast_sim::nccl::Environment;
@@ -147,10 +147,13 @@ pub fn lint(request: &Request) -> Result<Outcome, Error> {
             grounds.extend(understood.grounds);
         }
         let lines = if kind == Kind::Table { table::check(&input.text, &mut found) } else { 0 };
+        if kind == Kind::Table && table::is_ours(&input.text) {
+            table::refused(&input.text, machine.as_ref(), None, &mut found);
+        }
         outcome.looked_at.push(LookedAt {
             name: input.name.clone(),
             kind: kind.name(),
-            settings: scopes.iter().map(|scope| scope.settings.len()).sum::<usize>() + lines,
+            settings: count(&scopes) + lines,
             says,
         });
         for scope in &scopes {
@@ -159,14 +162,14 @@ pub fn lint(request: &Request) -> Result<Outcome, Error> {
         if kind != Kind::Log {
             values.compare(&input.name, &scopes, &mut found);
         }
-        scopes.iter().for_each(|scope| of_tables(scope, &mut tables, &mut outcome, &mut findings));
+        scopes.iter().for_each(|scope| of_tables(scope, machine.as_ref(), &mut tables, &mut outcome, &mut findings));
     }
     if let Some((name, variables)) = &request.process {
         let scope = read::of_process(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let settings = scope.settings.len();
         outcome.looked_at.push(LookedAt { name: name.clone(), kind: Kind::Process.name(), settings, says: None });
         grounds.extend(check(&scope, machine.as_ref(), &mut Found::of(name.as_str(), &mut findings))?);
-        of_tables(&scope, &mut tables, &mut outcome, &mut findings);
+        of_tables(&scope, machine.as_ref(), &mut tables, &mut outcome, &mut findings);
     }
     if let Some(root) = &request.host {
         let says = host::check(root, &mut findings)?;
@@ -177,6 +180,12 @@ pub fn lint(request: &Request) -> Result<Outcome, Error> {
     outcome.findings = findings;
     outcome.trust = (!grounds.is_empty()).then(|| grounds.into_iter().collect::<Grounds>().trust());
     Ok(outcome)
+}
+
+/// How many settings there are: one that several processes see counts once.
+fn count(scopes: &[Scope]) -> usize {
+    let all: BTreeSet<&Setting> = scopes.iter().flat_map(|scope| &scope.settings).collect();
+    all.len()
 }
 
 /// What files before set, by name: the first file and its setting.
@@ -214,15 +223,26 @@ fn tables_of<'s>(scope: &'s Scope, name: &str) -> impl Iterator<Item = Input> + 
     paths.filter_map(|path| Input::read(path).ok()).filter(|input| !table::is_too_long(&input.text))
 }
 
-/// Looks at the tables that settings name, each once.
-fn of_tables(scope: &Scope, seen: &mut Vec<PathBuf>, outcome: &mut Outcome, findings: &mut Vec<Finding>) {
-    for input in TABLES.into_iter().flat_map(|name| tables_of(scope, name)) {
+/// Looks at the tables that settings name, each once; whether our plugin uses one is asked of each process.
+fn of_tables(
+    scope: &Scope,
+    machine: Option<&Machine>,
+    seen: &mut Vec<PathBuf>,
+    outcome: &mut Outcome,
+    findings: &mut Vec<Finding>,
+) {
+    for (variable, input) in TABLES.into_iter().flat_map(|name| tables_of(scope, name).map(move |input| (name, input)))
+    {
         let path = PathBuf::from(&input.name);
+        let mut found = Found::of(input.name.as_str(), findings);
         if !seen.contains(&path) {
             seen.push(path);
-            let settings = table::check(&input.text, &mut Found::of(input.name.as_str(), findings));
-            let says = None;
-            outcome.looked_at.push(LookedAt { name: input.name, kind: Kind::Table.name(), settings, says });
+            let settings = table::check(&input.text, &mut found);
+            let (name, says) = (input.name.clone(), None);
+            outcome.looked_at.push(LookedAt { name, kind: Kind::Table.name(), settings, says });
+        }
+        if variable != TABLES[0] {
+            table::refused(&input.text, machine, Some(scope), &mut found);
         }
     }
 }

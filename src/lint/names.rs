@@ -6,7 +6,7 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol, neares
 use collcast_sim::nccl::parameters::{Parameter, is_of_plugin, strtoll};
 use collcast_sim::nccl::plugin;
 use collcast_sim::nccl::settings::{NcclSettings, SettingsError};
-use collcast_sim::nccl::{ALGORITHMS, Environment, FUNCTIONS, NicSet, Version};
+use collcast_sim::nccl::{ALGORITHMS, Environment, FUNCTIONS, NicSet, PathClass, Version};
 use collcast_sim::network;
 use collcast_sim::predict::{Choice, PredictError};
 use collcast_sim::schedule::{Call, MAX_CHANNELS, valid_algorithms, valid_protocols};
@@ -182,6 +182,15 @@ fn value(setting: &Setting, version: Version, found: &mut Found<'_>) {
         let way_out = format!("write {}={}", setting.name, setting.value.split_whitespace().collect::<String>());
         return found.add_with("bad-value", line, format!("{text}: no device is called `{device}`"), Some(way_out));
     }
+    if known.kind == "level" && value == PathClass::P2c.name() && version < P2C {
+        let what = format!("{text}: NCCL {version} knows no such level, and takes its default");
+        return found.add_with(
+            "bad-value",
+            line,
+            what,
+            Some("name another level, or run NCCL 2.27 or later".to_owned()),
+        );
+    }
     match understood(setting, version) {
         Err(error) => found.add("refused-value", line, error.to_string()),
         Ok(environment) => {
@@ -346,12 +355,18 @@ fn out_of_clusters(scope: &Scope, machine: Option<&Machine>, found: &mut Found<'
     for name in ["NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS"] {
         let Some(setting) = settings.get(name).filter(|setting| setting.is_known()) else { continue };
         let (channels, rest) = strtoll(setting.value.trim());
-        let out = |channels| network::out_of_clusters(capability, channels);
+        // NCCL takes no more than it has.
+        let out = |channels: u32| network::out_of_clusters(capability, channels.min(MAX_CHANNELS));
         if !rest && u32::try_from(channels).is_ok_and(out) {
             found.add("channels-out-of-clusters", setting.line, format!("{} is no multiple of four", setting.text()));
         }
     }
 }
+
+/// First version that fails a collective to which lists leave nothing; others take a ring.
+const LEFT_WITHOUT: Version = Version { major: 2, minor: 24, patch: 0 };
+/// First version that knows paths of class P2C.
+const P2C: Version = Version { major: 2, minor: 27, patch: 0 };
 
 /// Lists of algorithms and protocols that leave some collective none that NCCL has for it, or none that it has on the
 /// machine: first the algorithms alone, then all settings together.
@@ -384,7 +399,8 @@ fn left_without(
             let texts: Vec<String> = lists.iter().map(|list| list.text()).collect();
             let leave = if lists.len() == 1 { "leaves" } else { "together leave" };
             let what = format!("{} {leave} nothing for {}", texts.join(" and "), without.join(", "));
-            found.add("collective-left-without", lists.iter().filter_map(|list| list.line).max(), what);
+            let rule = if version < LEFT_WITHOUT { "collective-by-ring" } else { "collective-left-without" };
+            found.add(rule, lists.iter().filter_map(|list| list.line).max(), what);
         }
         known.extend(without);
     }

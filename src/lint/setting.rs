@@ -15,7 +15,7 @@ pub struct Place {
 }
 
 /// One variable with its value.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Setting {
     /// Its name as written.
     pub(super) name: String,

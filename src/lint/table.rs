@@ -7,9 +7,12 @@ use collcast_sim::collective::{Algorithm, Protocol, nearest};
 use collcast_sim::nccl::settings::NcclSettings;
 use collcast_sim::nccl::{ALGORITHMS, FUNCTIONS};
 use collcast_sim::schedule::{MAX_CHANNELS, valid_algorithms, valid_protocols};
-use collcast_tuner::table::{self, A_DOMAIN, BYTES_MAX, COLLECTIVES, PROTOCOLS};
+use collcast_tuner::table::{self, A_DOMAIN, BYTES_MAX, COLLECTIVES, END, FOR, PROTOCOLS, Refused};
 
 use super::found::Found;
+use super::machine::Machine;
+use super::setting::Scope;
+use crate::own_tuner;
 
 /// Longest line that NVIDIA's example plugin reads whole.
 const LINE_MAX: usize = 255;
@@ -71,6 +74,39 @@ pub(super) fn check(text: &str, found: &mut Found<'_>) -> usize {
     count
 }
 
+/// Whether a table is one of our plugin, by comments that it alone reads.
+pub(super) fn is_ours(text: &str) -> bool {
+    text.lines().any(|line| [FOR, A_DOMAIN, END].iter().any(|mark| line.starts_with(mark)))
+}
+
+/// Reports why our plugin would not use a table at all: what it was made for, beside the machine and the settings of the
+/// process that names it.
+pub(super) fn refused(text: &str, machine: Option<&Machine>, scope: Option<&Scope>, found: &mut Found<'_>) {
+    let settings = scope.map(Scope::last);
+    let value_of = |name: &str| Some(settings.as_ref()?.get(name)?.value.clone());
+    let told: Option<&dyn Fn(&str) -> Option<String>> = scope.is_some().then_some(&value_of);
+    let topology = machine.map(|machine| &machine.site.topology);
+    let why = |told| own_tuner::usable(text, topology, machine.and_then(Machine::version), told).err();
+    // Settings can be mended in the job; the table itself comes first.
+    let Some(why) = why(None).or_else(|| why(told)) else { return };
+    let line = if let Refused::Line(line) = why { u64::try_from(line).ok() } else { None };
+    let rule = match &why {
+        Refused::Setting(name, _, Some(_)) => {
+            let setting = settings.as_ref().and_then(|settings| settings.get(name.as_str()));
+            // A shell or a template says later what it is.
+            if setting.is_some_and(|setting| !setting.is_known()) {
+                return;
+            }
+            "table-refused"
+        }
+        Refused::Setting(..) => "table-settings",
+        _ => "table-refused",
+    };
+    if line.is_none() || !found.has("table-line", line) {
+        found.add(rule, line, format!("collcast's plugin does not use the table: {why}"));
+    }
+}
+
 /// Lines of a table; what cannot be read is reported.
 fn read(text: &str, found: &mut Found<'_>) -> (usize, Vec<Line>) {
     let (mut count, mut lines) = (0, Vec::new());
@@ -104,7 +140,10 @@ fn parse(
     line: &str,
     (domain, kept): (&str, bool),
 ) -> Result<(Line, Option<String>), (String, Option<String>)> {
-    let fields: Vec<&str> = line.split(',').map(str::trim).filter(|field| !field.is_empty()).collect();
+    let fields: Vec<&str> = line.trim_end_matches(',').split(',').map(str::trim).collect();
+    if fields.contains(&"") {
+        return Err(("an empty field, in whose place the next is read".to_owned(), None));
+    }
     if !(8..=10).contains(&fields.len()) {
         return Err((format!("{} fields, and a line has 8 to 10", fields.len()), None));
     }
@@ -132,6 +171,9 @@ fn parse(
     let mut only = [-1; 4];
     for (only, field) in only.iter_mut().zip(&fields[6..]) {
         *only = whole(field)?;
+        if *only < -1 {
+            return Err((format!("{only}: no communicator or call has so many, and -1 stands for any"), None));
+        }
     }
     let bad = match channels {
         ..1 => Some(format!("{channels} channels: NVIDIA's example plugin leaves 1 channel, not NCCL's number")),

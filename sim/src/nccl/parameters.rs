@@ -15,7 +15,7 @@ pub struct Parameter {
     pub kind: &'static str,
     /// What holds where it is not set; empty where that is none, or the communicator's.
     pub default: &'static str,
-    /// What it takes beside that, as `0|1`, `1..64` or words; empty where the table does not say.
+    /// What it takes beside that, as `0|1`, `1..64`, `0..` or words; empty where the table does not say.
     pub values: &'static str,
     /// What there is to know.
     pub note: &'static str,
@@ -65,7 +65,8 @@ impl Parameter {
         let (number, rest) = strtoll(value);
         let is = |known: &str| match known.split_once("..") {
             Some((least, most)) => {
-                let (least, most) = (strtoll(least).0, strtoll(most).0);
+                let most = if most.is_empty() { i64::MAX } else { strtoll(most).0 };
+                let least = strtoll(least).0;
                 !rest && (least..=most).contains(&number)
             }
             None if self.is_number() => !rest && number == strtoll(known).0,
@@ -171,6 +172,8 @@ mod tests {
             ("NCCL_DEBUG", "DEBUG", Some(false)),
             ("NCCL_P2P_LEVEL", "PHB", Some(true)),
             ("NCCL_P2P_LEVEL", "3", Some(true)),
+            ("NCCL_NET_GDR_LEVEL", "7", Some(true)),
+            ("NCCL_NET_GDR_LEVEL", "7x", Some(false)),
             ("NCCL_P2P_LEVEL", "nvl", Some(false)),
             ("NCCL_BUFFSIZE", "1", None),
         ] {

@@ -5,14 +5,32 @@ use crate::files::quoted;
 use crate::lint::launch::Word;
 use crate::lint::setting::{Scope, is_name, is_of_interest};
 
-pub(super) fn file(text: &str) -> Scope {
-    let mut scope = Scope::default();
-    let mut versions: Vec<(String, String, u64)> = Vec::new();
+/// Most settings that stages take from others.
+const TAKEN_MAX: usize = 10_000;
+
+/// A stage of a build: what it sets and installs, beginning with that of the stage it is from.
+#[derive(Default)]
+struct Stage {
+    name: String,
+    scope: Scope,
+    /// Packages of NCCL with their versions and lines.
+    versions: Vec<(String, String, u64)>,
+}
+
+/// A scope for each stage.
+pub(super) fn file(text: &str) -> Vec<Scope> {
+    let mut stages: Vec<Stage> = vec![Stage::default()];
+    let mut taken = 0;
     for (line, instruction) in instructions(text) {
+        let Some(Stage { scope, versions, .. }) = stages.last_mut() else { continue };
         let Some((word, rest)) = instruction.trim_start().split_once(char::is_whitespace) else { continue };
         let word = word.to_uppercase();
         match word.as_str() {
-            "ENV" => environment(&shell::commands(rest, line).concat(), &mut scope),
+            "FROM" => {
+                let stage = from(rest, &stages, &mut taken);
+                stages.push(stage);
+            }
+            "ENV" => environment(&shell::commands(rest, line).concat(), scope),
             "RUN" | "CMD" | "ENTRYPOINT" => {
                 let rest = &as_shell(rest);
                 let inner = shell::parse(rest, line);
@@ -32,7 +50,7 @@ pub(super) fn file(text: &str) -> Scope {
                     all.1.extend(inner.1);
                 }
                 if word == "RUN" {
-                    shell::configuration(&all, &mut scope);
+                    shell::configuration(&all, scope);
                 }
                 for command in all.0 {
                     versions.extend(command.iter().filter_map(|w| {
@@ -41,15 +59,38 @@ pub(super) fn file(text: &str) -> Scope {
                     }));
                 }
             }
-            "COPY" | "ADD" => shell::configuration(&shell::read(&instruction, line), &mut scope),
+            "COPY" | "ADD" => shell::configuration(&shell::read(&instruction, line), scope),
             _ => {}
         }
     }
-    if let Some((one, other)) = versions.iter().zip(versions.iter().skip(1)).find(|(a, b)| a.1 != b.1) {
-        let what = format!("{} is {} and {} is {}", one.0, one.1, other.0, other.1);
-        scope.sign("two-nccls", Some(other.2), what);
+    stages.into_iter().map(Stage::judged).collect()
+}
+
+/// The stage that `FROM IMAGE [AS NAME]` begins, with what that of the image's name has. Names know no case.
+fn from(rest: &str, stages: &[Stage], taken: &mut usize) -> Stage {
+    let mut words = rest.split_whitespace().filter(|word| !word.starts_with("--"));
+    let image = words.next().unwrap_or_default();
+    let name = words.nth(1).unwrap_or_default().to_owned();
+    let mut stage = Stage { name, ..Stage::default() };
+    if let Some(base) = stages.iter().rev().find(|stage| stage.name.eq_ignore_ascii_case(image)) {
+        *taken += base.scope.settings.len() + base.versions.len();
+        if *taken <= TAKEN_MAX {
+            stage.scope.settings.clone_from(&base.scope.settings);
+            stage.versions.clone_from(&base.versions);
+        }
     }
-    scope
+    stage
+}
+
+impl Stage {
+    fn judged(self) -> Scope {
+        let Self { mut scope, versions, .. } = self;
+        if let Some((one, other)) = versions.iter().zip(versions.iter().skip(1)).find(|(a, b)| a.1 != b.1) {
+            let what = format!("{} is {} and {} is {}", one.0, one.1, other.0, other.1);
+            scope.sign("two-nccls", Some(other.2), what);
+        }
+        scope
+    }
 }
 
 /// `ENV A=1 B=2`, or the older `ENV A 1`.

@@ -7,20 +7,93 @@ use crate::lint::setting::{Scope, is_name, is_of_interest};
 
 /// Deepest nesting in which containers are looked for.
 const DEPTH_MAX: usize = 32;
+/// Most settings that containers take whole.
+const GIVEN_MAX: usize = 10_000;
 /// Keys of what a container runs, in the order of its words.
 const COMMAND: [&str; 3] = ["entrypoint", "command", "args"];
 
-/// A scope for each container, and one for what stands outside of them.
+/// A scope for each container, each service of Compose and each ConfigMap that no container takes whole, and one for what
+/// stands outside of them.
 pub(super) fn file(text: &str) -> Vec<Scope> {
-    let mut scopes = Vec::new();
-    let mut rest = Scope::default();
-    for document in documents(text) {
-        walk(&document, &mut scopes, &mut rest, Around::default());
+    let documents = documents(text);
+    let mut maps = Maps::default();
+    documents.iter().for_each(|document| maps.add(document, 0));
+    let mut found = Scopes::default();
+    documents.iter().for_each(|document| found.within(document, &mut maps, Around::default()));
+    found.0.extend(maps.all.into_iter().filter(|map| !map.taken).map(|map| map.scope));
+    found.0
+}
+
+/// Scopes that say something.
+#[derive(Default)]
+struct Scopes(Vec<Scope>);
+
+impl Scopes {
+    /// What a part of a manifest says outside of containers, as a scope of its own.
+    fn within(&mut self, node: &Node, maps: &mut Maps, around: Around) {
+        let mut rest = Scope::default();
+        walk(node, self, &mut rest, maps, around);
+        if !rest.settings.is_empty() || !rest.signs.is_empty() {
+            self.0.push(rest);
+        }
     }
-    if !rest.settings.is_empty() || !rest.signs.is_empty() {
-        scopes.push(rest);
+}
+
+/// ConfigMaps.
+#[derive(Default)]
+struct Maps {
+    all: Vec<Map>,
+    /// Settings that containers took of them so far.
+    given: usize,
+}
+
+struct Map {
+    name: String,
+    scope: Scope,
+    /// A container takes all of its variables.
+    taken: bool,
+}
+
+impl Maps {
+    /// Adds what `node` is or has within.
+    fn add(&mut self, node: &Node, depth: usize) {
+        if let Some(name) = config_map(node) {
+            let mut scope = Scope::default();
+            for (key, value) in node.get("data").map(Node::entries).unwrap_or_default() {
+                if let Some(text) = value.text().filter(|_| is_name(key) && is_of_interest(key)) {
+                    scope.set(key, text, Some(value.line));
+                }
+            }
+            self.all.push(Map { name: name.to_owned(), scope, taken: false });
+        }
+        // Those of a `List`.
+        for item in node.get("items").map(Node::items).unwrap_or_default().iter().filter(|_| depth < DEPTH_MAX) {
+            self.add(item, depth + 1);
+        }
     }
-    scopes
+
+    /// Adds to a container what it takes whole: `envFrom: [{configMapRef: {name: NAME}, prefix: P}]`.
+    fn give(&mut self, container: &Node, scope: &mut Scope) {
+        for from in container.get("envFrom").map(Node::items).unwrap_or_default() {
+            let name = from.get("configMapRef").and_then(|map| map.get("name")).and_then(Node::text);
+            let Some(map) = self.all.iter_mut().find(|map| Some(map.name.as_str()) == name) else { continue };
+            self.given += map.scope.settings.len();
+            if self.given > GIVEN_MAX {
+                return;
+            }
+            map.taken = true;
+            let prefix = from.get("prefix").and_then(Node::text).unwrap_or_default();
+            for setting in &map.scope.settings {
+                scope.set(&format!("{prefix}{}", setting.name), &setting.value, setting.line);
+            }
+        }
+    }
+}
+
+/// The name of a ConfigMap, if that is one.
+fn config_map(node: &Node) -> Option<&str> {
+    node.get("kind").and_then(Node::text).filter(|kind| *kind == "ConfigMap")?;
+    node.get("metadata")?.get("name")?.text()
 }
 
 /// What stands around a part of a manifest.
@@ -42,8 +115,8 @@ impl Around {
     }
 }
 
-/// Looks for containers, and for maps whose keys are variables (the data of a ConfigMap, Compose's `environment`).
-fn walk(node: &Node, scopes: &mut Vec<Scope>, rest: &mut Scope, around: Around) {
+/// Looks for containers, and for maps whose keys are variables (Compose's `environment`, the values of a chart).
+fn walk(node: &Node, scopes: &mut Scopes, rest: &mut Scope, maps: &mut Maps, around: Around) {
     if around.depth > DEPTH_MAX {
         return;
     }
@@ -58,19 +131,31 @@ fn walk(node: &Node, scopes: &mut Vec<Scope>, rest: &mut Scope, around: Around) 
     let run: &[&str] = if node.get("image").or(node.get("command")).is_some() { &COMMAND } else { &COMMAND[..2] };
     commands(node, run, rest);
     let is_run = |key: &str, value: &Node| run.contains(&key) && value.entries().is_empty();
+    let is_map = config_map(node).is_some();
     for (key, value) in node.entries().iter().filter(|(key, value)| !is_run(key, value)) {
+        // The variables of a ConfigMap are known; files in it are not.
+        if is_map {
+            walk(value, scopes, &mut Scope::default(), maps, within);
+            continue;
+        }
         if matches!(key.as_str(), "containers" | "initContainers") {
-            scopes.extend(value.items().iter().map(|container| of_container(container, node, around.networks)));
+            let of = |container| of_container(container, node, maps, around.networks);
+            scopes.0.extend(value.items().iter().map(of));
+            continue;
+        }
+        // Of Compose: each is a process of its own.
+        if key == "services" && around.depth == 0 {
+            value.entries().iter().for_each(|(_, service)| scopes.within(service, maps, within));
             continue;
         }
         // A file of a ConfigMap.
         if let Some(text) = value.text().filter(|_| key.ends_with("nccl.conf")) {
-            scopes.push(environ::conf(text, value.line));
+            scopes.0.push(environ::conf(text, value.line));
         }
         if let Some(text) = value.text().filter(|_| is_name(key) && is_of_interest(key)) {
             rest.set(key, text, Some(value.line));
         }
-        walk(value, scopes, rest, within);
+        walk(value, scopes, rest, maps, within);
     }
     for item in node.items() {
         let pair = item.text().and_then(|text| text.split_once('='));
@@ -78,15 +163,19 @@ fn walk(node: &Node, scopes: &mut Vec<Scope>, rest: &mut Scope, around: Around) 
             rest.set(name, value, Some(item.line));
         }
         variable(item, rest);
-        walk(item, scopes, rest, within);
+        walk(item, scopes, rest, maps, within);
     }
 }
 
-fn of_container(container: &Node, pod: &Node, networks: bool) -> Scope {
+fn of_container(container: &Node, pod: &Node, maps: &mut Maps, networks: bool) -> Scope {
     let mut scope = Scope { line: Some(container.line), ..Scope::default() };
     let variables = container.get("env").map(Node::items).unwrap_or_default();
     variables.iter().for_each(|one| variable(one, &mut scope));
     scope.sign_twice();
+    // What the container sets itself goes before what it takes whole.
+    let own = std::mem::take(&mut scope.settings);
+    maps.give(container, &mut scope);
+    scope.settings.extend(own);
     commands(container, &["command", "args"], &mut scope);
     let resources = container.get("resources");
     let limits = resources.and_then(|r| r.get("limits").or_else(|| r.get("requests")));

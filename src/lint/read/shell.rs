@@ -11,23 +11,55 @@ use crate::lint::setting::{Scope, Setting, is_name, is_of_interest, is_of_proces
 
 /// Scripts within scripts (`bash -c "..."`) that are followed.
 const DEPTH_MAX: usize = 4;
+/// Commands that are told apart by settings of their own; what more of them set is taken together.
+const COMMANDS_MAX: usize = 16;
+/// Branches of an `if` or a `case` up to which each is read by itself.
+const BRANCHES_MAX: usize = 8;
+/// Settings of a script up to which commands and branches are told apart.
+const SETTINGS_MAX: usize = 1000;
 
-/// A whole script, with the directives of Slurm. Files that it sources are read where they are here, as they are named or
-/// beside it.
-pub(super) fn script(path: &Path, text: &str) -> Scope {
-    let folder = path.parent().map(Path::to_owned);
-    let mut reader = Reader { directives: Directives::of(text), folder, ..Reader::default() };
-    for (line, directive) in directives(text) {
-        commands(directive, line).iter().for_each(|command| reader.options(command));
+/// A whole script, with the directives of Slurm: a scope for each command that has settings of its own, and each branch by
+/// itself. Files that it sources are read where they are here, as they are named or beside it.
+pub(super) fn script(path: &Path, text: &str) -> Vec<Scope> {
+    let all = read(text, 1);
+    let reader = |taken| {
+        let folder = path.parent().map(Path::to_owned);
+        let mut reader = Reader { directives: Directives::of(text), folder, taken, ..Reader::default() };
+        for (line, directive) in directives(text) {
+            commands(directive, line).iter().for_each(|command| reader.options(command));
+        }
+        // These are for all commands.
+        reader.lasting = std::mem::take(&mut reader.alone);
+        reader.run(&all, 0);
+        reader
+    };
+    let whole = reader(None);
+    let most = whole.branches.iter().copied().max().unwrap_or_default();
+    let mut seen: Vec<Vec<Setting>> = Vec::new();
+    if (2..=BRANCHES_MAX).contains(&most) && whole.scope.settings.len() <= SETTINGS_MAX {
+        for nth in 0..most {
+            let taken = Taken { nth, of: whole.branches.clone() };
+            for settings in reader(Some(taken)).seen() {
+                if !seen.contains(&settings) {
+                    seen.push(settings);
+                }
+            }
+        }
+    } else {
+        seen = whole.clone().seen();
     }
-    reader.run(text, 1, 0);
-    reader.finish(text)
+    let whole = Scope { settings: Vec::new(), ..whole.finish(text) };
+    let (rdma_device, line) = (whole.rdma_device, whole.line);
+    let with = |settings| Scope { settings, gpus: whole.gpus, rdma_device, line, ..Scope::default() };
+    let mut scopes: Vec<Scope> = seen.into_iter().map(with).collect();
+    scopes.push(Scope { gpus: false, ..whole });
+    scopes
 }
 
 /// A piece of a script that begins at a line.
 pub(super) fn parse(text: &str, line: u64) -> Scope {
     let mut reader = Reader::default();
-    reader.run(text, line, 0);
+    reader.run(&read(text, line), 0);
     reader.finish(text)
 }
 
@@ -38,7 +70,7 @@ pub(super) fn exec(words: &[Word]) -> Scope {
     let text: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
     for (at, word) in words.iter().enumerate().filter(|(_, word)| word.text.contains(char::is_whitespace)) {
         if at == 0 || !hands_on(&words[at - 1].text) {
-            reader.run(&word.text, word.line, 1);
+            reader.run(&read(&word.text, word.line), 1);
         }
     }
     reader.finish(&text.join(" "))
@@ -225,7 +257,7 @@ fn directives(text: &str) -> impl Iterator<Item = (u64, &str)> {
 }
 
 /// `#SBATCH` options that matter here, beside those that set variables.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Directives {
     cpus_per_task: Option<(u64, u64)>,
     gpus_per_node: Option<u64>,
@@ -258,16 +290,47 @@ impl Directives {
     }
 }
 
-#[derive(Default)]
+/// Which branch of each `if` and `case` is read: the `nth`, or the last of fewer.
+#[derive(Clone)]
+struct Taken {
+    nth: usize,
+    /// How many branches each has, in the order of the text.
+    of: Vec<usize>,
+}
+
+/// An `if`, a `case` or a loop that is open.
+#[derive(Clone, Copy)]
+struct Block {
+    /// Its place among all of the text.
+    place: usize,
+    /// How many of its branches have begun.
+    begun: usize,
+    is_case: bool,
+}
+
+#[derive(Clone, Default)]
 struct Reader {
+    /// All that is set, and what is said.
     scope: Scope,
+    /// What is set for all commands that follow.
+    lasting: Vec<Setting>,
+    /// What is set for the command that is read alone.
+    alone: Vec<Setting>,
+    /// What each command saw that had settings of its own.
+    commands: Vec<Vec<Setting>>,
+    /// Something was set since then.
+    unseen: bool,
     directives: Directives,
     /// Values with their lines of names that are not exported where they are set.
     pending: BTreeMap<String, (String, u64)>,
     /// `set -a` was seen: every assignment is exported.
     exports_all: bool,
-    /// Blocks (`if`, `for`, `case`) that are open: what is set in them may not be.
-    blocks: usize,
+    /// Blocks that are open: what is set in them may not be.
+    blocks: Vec<Block>,
+    /// How many branches each block has, in the order of the text.
+    branches: Vec<usize>,
+    /// Which of them are read; none where all are.
+    taken: Option<Taken>,
     /// Settings outside of blocks, by name: whether another line sets them otherwise.
     firm: BTreeMap<String, String>,
     /// Settings that were exported in front of commands.
@@ -281,12 +344,24 @@ struct Reader {
 }
 
 impl Reader {
-    fn run(&mut self, text: &str, line: u64, depth: usize) {
-        let all = read(text, line);
+    fn run(&mut self, all: &(Vec<Vec<Word>>, Vec<Document>), depth: usize) {
+        // What a process is given goes before what NCCL's file says.
+        let mut file = Scope::default();
+        configuration(all, &mut file);
+        self.lasting.extend(file.settings.iter().cloned());
+        self.scope.settings.append(&mut file.settings);
+        self.scope.signs.append(&mut file.signs);
         for command in &all.0 {
             self.command(command, depth);
         }
-        configuration(&all, &mut self.scope);
+    }
+
+    /// What the commands see: each that has settings of its own, and the others.
+    fn seen(mut self) -> Vec<Vec<Setting>> {
+        if self.unseen || self.commands.is_empty() {
+            self.commands.push(self.lasting);
+        }
+        self.commands
     }
 
     fn finish(mut self, text: &str) -> Scope {
@@ -311,19 +386,72 @@ impl Reader {
     }
 
     fn command(&mut self, words: &[Word], depth: usize) {
+        let Some(words) = self.within_blocks(words) else { return };
+        let (outside, told_apart) = (self.alone.len(), self.commands.len());
+        self.simple(words, depth);
+        // One within it has seen what is set for it.
+        if self.alone.len() > outside && self.commands.len() == told_apart {
+            if self.lasting.len() > SETTINGS_MAX {
+                self.lasting.extend(self.alone.drain(outside..));
+                self.unseen = true;
+            } else if let Some(last) = self.commands.last_mut().filter(|_| told_apart == COMMANDS_MAX) {
+                last.extend_from_slice(&self.alone);
+            } else {
+                self.commands.push([&self.lasting[..], &self.alone].concat());
+                self.unseen = false;
+            }
+        }
+        self.alone.truncate(outside);
+    }
+
+    /// A command behind the words that open and close blocks; none where nothing is left of it, or it is in a branch that is
+    /// not read.
+    fn within_blocks<'w>(&mut self, words: &'w [Word]) -> Option<&'w [Word]> {
         let mut words = words;
         while let Some(first) = words.first() {
-            match first.text.as_str() {
-                "if" | "case" | "for" | "while" | "until" => self.blocks += 1,
-                "fi" | "esac" | "done" => self.blocks = self.blocks.saturating_sub(1),
-                "then" | "else" | "elif" | "do" | "time" | "exec" | "sudo" | "!" => {}
+            let word = first.text.as_str();
+            match word {
+                "if" | "case" | "for" | "while" | "until" => {
+                    let is_case = word == "case";
+                    self.blocks.push(Block { place: self.branches.len(), begun: usize::from(!is_case), is_case });
+                    self.branches.push(1);
+                }
+                "fi" | "esac" | "done" => _ = self.blocks.pop(),
+                "else" | "elif" => self.begin_branch(),
+                "then" | "do" | "time" | "exec" | "sudo" | "!" => {}
+                // A pattern, as in `a) export NCCL_DEBUG=INFO`.
+                _ if self.blocks.last().is_some_and(|block| block.is_case)
+                    && word.ends_with(')')
+                    && !word.contains(['(', '=']) =>
+                {
+                    self.begin_branch();
+                }
                 _ => break,
             }
-            if matches!(first.text.as_str(), "if" | "case" | "for" | "while" | "until" | "elif") {
-                return;
-            }
-            words = &words[1..];
+            words = match word {
+                "if" | "for" | "while" | "until" | "elif" => return None,
+                "case" => &words[words.iter().position(|word| word.text == "in")? + 1..],
+                _ => &words[1..],
+            };
         }
+        let is_read = |block: &Block| {
+            self.taken.as_ref().is_none_or(|taken| {
+                let last = taken.of.get(block.place).map_or(0, |of| of - 1);
+                block.begun.saturating_sub(1) == taken.nth.min(last)
+            })
+        };
+        self.blocks.iter().all(is_read).then_some(words)
+    }
+
+    fn begin_branch(&mut self) {
+        if let Some(block) = self.blocks.last_mut() {
+            block.begun += 1;
+            self.branches[block.place] = block.begun.max(1);
+        }
+    }
+
+    /// A command, with its assignments in front.
+    fn simple(&mut self, words: &[Word], depth: usize) {
         let assigned = words.iter().take_while(|word| assignment(word).is_some()).count();
         let (assignments, command) = words.split_at(assigned);
         self.own.clear();
@@ -364,14 +492,17 @@ impl Reader {
             "unset" => {
                 let gone = |name: &str| command[1..].iter().any(|word| word.text == name);
                 self.scope.settings.retain(|setting| !gone(&setting.name));
+                self.lasting.retain(|setting| !gone(&setting.name));
                 self.firm.retain(|name, _| !gone(name));
+                self.exported.retain(|name| !gone(name));
+                self.pending.retain(|name, _| !gone(name));
             }
             _ => {
                 self.started(command);
                 if depth < DEPTH_MAX {
                     for pair in command.windows(2) {
                         if matches!(pair[0].text.as_str(), "-c" | "-lc" | "-ec") && pair[1].text.contains(' ') {
-                            self.run(&pair[1].text, pair[1].line, depth + 1);
+                            self.run(&read(&pair[1].text, pair[1].line), depth + 1);
                         }
                     }
                 }
@@ -422,12 +553,16 @@ impl Reader {
             return;
         }
         self.scope.set(name, value, Some(line));
+        let setting = Setting { name: name.to_owned(), value: value.to_owned(), line: Some(line) };
         if !lasting {
+            self.alone.push(setting);
             return;
         }
+        self.lasting.push(setting);
+        self.unseen = true;
         self.exported.insert(name.to_owned());
         let itself = value.contains('$');
-        if self.blocks == 0 && !itself {
+        if self.blocks.is_empty() && !itself {
             let earlier = self.firm.insert(name.to_owned(), value.to_owned());
             if let Some(earlier) = earlier.filter(|earlier| earlier != value) {
                 self.scope.sign("set-twice", Some(line), format!("{name}={value}, and {earlier} above"));
@@ -438,7 +573,7 @@ impl Reader {
     /// A variable that an option hands on with the value that it has outside, which is not known here.
     fn pass(&mut self, name: &str, line: u64) {
         let known = |settings: &[Setting]| settings.iter().any(|setting| setting.name == name);
-        if !known(&self.scope.settings) && !self.pending.contains_key(name) {
+        if !known(&self.lasting) && !known(&self.alone) && !self.pending.contains_key(name) {
             self.set(name, &format!("${name}"), line, false);
         }
     }
@@ -601,11 +736,7 @@ mod tests {
     use super::*;
 
     fn settings(text: &str) -> Vec<String> {
-        script(Path::new(""), text)
-            .settings
-            .iter()
-            .map(|s| format!("{}:{}", s.line.unwrap_or_default(), s.text()))
-            .collect()
+        parse(text, 1).settings.iter().map(|s| format!("{}:{}", s.line.unwrap_or_default(), s.text())).collect()
     }
 
     /// Goal: every way of setting a variable for a program is seen, with its line; data and comments are not.
