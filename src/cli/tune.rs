@@ -142,16 +142,15 @@ impl TableCommand {
                     let message = format!("{} is no table of `tune`: {why}", table.display());
                     Error::usage(message, "write one: collcast tune TOPOLOGY -c all --output DIR")
                 })?;
-                if let Some(file) = into.as_ref().filter(|file| !Install::holds_settings(file)) {
-                    let message = format!("{} has no lines of settings", file.display());
-                    let hint =
-                        "name a script of a shell, an env file or nccl.conf; without --into the lines are printed";
-                    return Err(Error::usage(message, hint));
-                }
                 let (mark, text) = match into {
                     Some(file) if file.exists() => read_marked(file)?,
                     _ => Default::default(),
                 };
+                if let Some(file) = into.as_ref().filter(|file| !Install::holds_settings(file, &text)) {
+                    let message = format!("{} is no script of a shell and no file of settings", file.display());
+                    let hint = "name one that ends in .sh, .sbatch, .env or .conf, or begins with #!/bin/bash; without --into the lines are printed";
+                    return Err(Error::usage(message, hint));
+                }
                 let exported = into.as_ref().is_none_or(|file| Install::is_exported(file, &text));
                 let plugin = whole(&library(plugin.as_ref())?)?;
                 let record = record.as_deref().map(whole).transpose()?;
@@ -167,7 +166,7 @@ impl TableCommand {
                 let install = Install { plugin, table: listed(&table)?, record, next, process, exported };
                 let file = into.as_deref().unwrap_or("stdout".as_ref());
                 let lines = install.added_to(file, &text)?;
-                for doubt in doubts(file, &text, &lines, &made)? {
+                for doubt in doubts(file, &text, &lines)? {
                     say!("warning: {doubt}");
                 }
                 write_to(into.as_deref(), (mark.to_owned() + &lines).as_bytes())?;

@@ -1,10 +1,7 @@
 //! Puts a table to use: the lines that load our tuner plugin, into a file of settings and out of it again.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-
-use collcast_tuner::table::MadeFor;
 
 use super::process::{ProcessSetting, ProcessVariable};
 use crate::error::Error;
@@ -29,6 +26,11 @@ pub(super) const NEXT_TUNER: &str = "COLLCAST_TUNER_NEXT";
 const RECORD: &str = "COLLCAST_TUNER_RECORD";
 /// Shells that take `export NAME=VALUE`.
 const SHELLS: [&str; 4] = ["sh", "bash", "dash", "zsh"];
+/// Endings of names of scripts and files of settings.
+const OF_SETTINGS: [&str; 11] =
+    ["sh", "bash", "dash", "zsh", "sbatch", "slurm", "job", "env", "conf", "profile", "bashrc"];
+/// Endings of files in which `A=1` is something else.
+const OF_OTHERS: [&str; 10] = ["yaml", "yml", "json", "toml", "py", "rb", "jl", "r", "lua", "mk"];
 
 /// What to load.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,18 +53,21 @@ impl Install {
     /// Whether the lines of a file begin with `export`: in all but NCCL's own, which `lint` knows by the same names, and those
     /// that set variables without it, as `docker run --env-file` reads them.
     pub fn is_exported(path: &Path, text: &str) -> bool {
-        let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-        let settings = || text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
-        let is_list =
-            settings().next().is_some() && settings().all(|l| !l.starts_with("export ") && assignment(l).is_some());
-        !(name.ends_with(".conf") && name.contains("nccl") || is_list)
+        let name = lowered(path);
+        !(name.ends_with(".conf") && name.contains("nccl") || is_list(text))
     }
 
-    /// Whether a file can have lines that set variables: manifests and recipes of images have forms of their own.
-    pub fn holds_settings(path: &Path) -> bool {
-        let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-        let manifest = [".yaml", ".yml", ".json", ".toml"].iter().any(|ending| name.ends_with(ending));
-        !manifest && !name.contains("dockerfile") && !name.contains("containerfile")
+    /// Whether a file can have lines that set variables: a script by its first line or its name, a file of settings by its
+    /// name, and one that has nothing but settings. Manifests, recipes and programs have forms of their own.
+    pub fn holds_settings(path: &Path, text: &str) -> bool {
+        let name = lowered(path);
+        match name.rsplit_once('.') {
+            // What runs it is looked at with its lines.
+            _ if text.starts_with("#!") => true,
+            Some((_, ending)) if OF_SETTINGS.contains(&ending) => true,
+            Some((_, ending)) => is_list(text) && !OF_OTHERS.contains(&ending),
+            None => !["makefile", "gnumakefile", "dockerfile", "containerfile"].contains(&name.as_str()),
+        }
     }
 
     /// A file of settings with the lines on top, below what a script must begin with. A tuner that it loads is asked where the
@@ -146,12 +151,22 @@ impl Install {
     }
 }
 
-/// What keeps a table from working in a file that loads it, in words: what `lint` says of the file since then, and a variable
-/// that the table was made with.
+/// The name of a file, in small letters.
+fn lowered(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default()
+}
+
+/// Whether a file has lines that set variables without `export`, and no others.
+fn is_list(text: &str) -> bool {
+    let mut settings = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')).peekable();
+    settings.peek().is_some() && settings.all(|line| !line.starts_with("export ") && assignment(line).is_some())
+}
+
+/// What keeps a table from working in a file that loads it, in words: what `lint` says of the file since then.
 ///
 /// # Errors
 /// What keeps `lint` from looking at the file.
-pub fn doubts(file: &Path, before: &str, with: &str, table: &str) -> Result<Vec<String>, Error> {
+pub fn doubts(file: &Path, before: &str, with: &str) -> Result<Vec<String>, Error> {
     let told = |text: &str| -> Result<Vec<Finding>, Error> {
         let input = Input { name: file.display().to_string(), text: text.to_owned() };
         Ok(lint(&Request { inputs: vec![input], ..Request::default() })?.findings)
@@ -163,14 +178,6 @@ pub fn doubts(file: &Path, before: &str, with: &str, table: &str) -> Result<Vec<
             let line = place.line.map_or_else(String::new, |line| format!(":{line}"));
             doubts.push(format!("{}{line}: {what}; {way_out} ({rule})", place.file));
         }
-    }
-    let set: BTreeMap<&str, &str> = with.lines().filter_map(assignment).collect();
-    let here = |name: &str| set.get(name).map(ToString::to_string);
-    if let Err(why) = MadeFor::of(table).check_settings(here) {
-        doubts.push(format!(
-            "{}: {why}: where the job does not set it elsewhere, the plugin refuses the table",
-            file.display()
-        ));
     }
     Ok(doubts)
 }
@@ -440,8 +447,16 @@ mod tests {
         // A line below what ended is alone again; to hand a value on sets nothing.
         let text = "cat <<END >x\nA\nEND\nB=$(hostname)\nexport NCCL_TUNER_PLUGIN=ofi\nrun -x NCCL_TUNER_PLUGIN=$NCCL_TUNER_PLUGIN\n";
         assert!(added(text).contains("was export NCCL_TUNER_PLUGIN=ofi\n"), "{}", added(text));
-        assert!(["pod.yaml", "Dockerfile"].iter().all(|name| !Install::holds_settings(Path::new(name))));
-        assert!(["nccl.conf", "new.env", "job.sh"].iter().all(|name| Install::holds_settings(Path::new(name))));
+        let holds = |name: &str, text: &str| Install::holds_settings(Path::new(name), text);
+        for name in ["pod.yaml", "Dockerfile", "Makefile", "x.py", "x.R", "x.lua", "x.ipynb", "x.fish", "x.csh", "x.c"]
+        {
+            assert!(!holds(name, "import os\n"), "{name}");
+        }
+        for name in ["nccl.conf", "new.env", "job.sh", "a.sbatch", "run", ".bashrc"] {
+            assert!(holds(name, "srun ./train\n"), "{name}");
+        }
+        assert!(holds("x.py", "#!/bin/bash\n") && holds("vars.txt", "# a\nNCCL_DEBUG=INFO\n"));
+        assert!(!holds("x.py", "A=1\n") && !holds("x.txt", "hello\n"));
     }
 
     proptest! {
