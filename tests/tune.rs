@@ -593,6 +593,8 @@ fn rows_of_other_calls_do_not_count() {
         let said = sizes(args).1;
         assert!(said.contains(&format!("measured times: {used} launched by threads")), "{args:?}: {said}");
     }
+    let other = sizes(&["-c", "all_gather", "-s", "1M"]).1;
+    assert!(other.contains("threads, 2 of them of other collectives than are tuned (-c)"), "{other}");
     assert!(sizes(&["-s", "1M,4M"]).1.contains("at all 3 sizes"), "{}", sizes(&["-s", "1M,4M"]).1);
     let (code, _, err) = collcast(&["tune", "h200x4", "--measurements", &some, "--op", "min"]);
     assert!(code == 2 && err.contains("reduce by sum (--op)") && err.contains("in place (--in-place)"), "{err}");

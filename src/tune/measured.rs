@@ -46,6 +46,8 @@ pub(super) struct Measured {
     deviations: [f64; BANDS.len()],
     rows: usize,
     left_out: usize,
+    /// Rows of collectives that nobody asks about: they say how much times of this machine differ, and no more.
+    not_asked: usize,
     /// Why the first of these are, each with how many.
     others: Vec<String>,
 }
@@ -139,6 +141,7 @@ impl Measured {
             let key = (row.collective, row.size.0, pair, row.settings.channels);
             out.times.entry(key).or_default().push(row.time.as_us());
             out.rows += 1;
+            out.not_asked += usize::from(request.step.is_none() && !request.collectives.contains(&row.collective));
             versions.insert(row.settings.nccl.as_deref());
         }
         out.left_out = rows.len() - out.rows;
@@ -203,10 +206,14 @@ impl Measured {
     pub(super) fn note(&self) -> Option<String> {
         let mode = self.launch?;
         Some(format!(
-            "measured times: {} rows launched by {mode}{}{}; {} rows of other launches, ranks or settings are not used{}",
+            "measured times: {} rows launched by {mode}{}{}{}; {} rows of other launches, ranks or settings are not used{}",
             self.rows,
             if self.in_place == Some(true) { ", in place" } else { "" },
             if self.registered == Some(true) { ", with registered buffers" } else { "" },
+            match self.not_asked {
+                0 => String::new(),
+                some => format!(", {some} of them of other collectives than are tuned (-c)"),
+            },
             self.left_out,
             if self.others.is_empty() { String::new() } else { format!(": {}", self.others.join(", ")) }
         ))

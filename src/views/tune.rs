@@ -77,8 +77,8 @@ fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people):
     ];
     let mut table = Table::new(
         "rows",
-        "What to take: `advice us` and `NCCL's choice us` are forecasts, `gain` is the saved share of the latter; geometric means over \
-         the sizes",
+        "What to take: `advice us` and `NCCL's choice us` are forecasts; `gain` is the likely saving, after measured times where \
+         there are any; geometric means over the sizes",
         whose(named).into_iter().chain(columns),
     );
     for r in ranges {
