@@ -75,7 +75,7 @@ pub(crate) fn load(
     next: Option<&str>,
     topology: &Topology,
     version: Version,
-    told: &dyn Fn(&str) -> Option<String>,
+    told: Told<'_>,
 ) -> Result<(Tuner, Vec<String>), Error> {
     let (mut texts, mut warnings) = (Vec::new(), Vec::new());
     for path in std::env::split_paths(paths).filter(|path| !path.as_os_str().is_empty()) {
@@ -94,6 +94,9 @@ pub(crate) fn load(
     Ok((Tuner::Own(Arc::new(Tables { texts, read: Mutex::default() }), asked), warnings))
 }
 
+/// The value that NCCL is told of a variable.
+pub(crate) type Told<'t> = &'t dyn Fn(&str) -> Option<String>;
+
 /// Whether the plugin would use a table there, as far as GPU, version and variables are known.
 ///
 /// # Errors
@@ -102,7 +105,7 @@ pub(crate) fn usable(
     text: &str,
     topology: Option<&Topology>,
     version: Option<Version>,
-    told: Option<&dyn Fn(&str) -> Option<String>>,
+    told: Option<Told<'_>>,
 ) -> Result<(), Refused> {
     let gpu = topology.and_then(|topology| topology.gpu(topology.gpu_of(Rank(0))));
     let gpu = gpu.map(|gpu| gpu.model.as_str()).filter(|model| !model.is_empty());

@@ -377,6 +377,9 @@ fn left_without(
     found: &mut Found<'_>,
 ) {
     let lists = ["NCCL_ALGO", "NCCL_PROTO"].map(|name| settings.get(name).copied().filter(|s| s.is_known()));
+    // CollNet is off by itself; a machine may say otherwise, and is asked below.
+    let asked = settings.get("NCCL_COLLNET_ENABLE").is_some_and(|s| !s.is_known() || strtoll(s.value.trim()).0 == 1);
+    let sharp = asked || machine.is_some();
     let mut known: Vec<&str> = Vec::new();
     let alone = lists[0].map(|list| (vec![list], machine.map(|machine| machine.with(&pairs(&[list])))));
     let all: Vec<&Setting> = lists.into_iter().flatten().collect();
@@ -386,6 +389,7 @@ fn left_without(
         let here = here.and_then(Result::ok);
         let open = |collective: Collective, algorithm: Algorithm| {
             ALGORITHMS.contains(&algorithm)
+                && (sharp || !matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain))
                 && set.algorithms.allows(collective, algorithm) != Some(false)
                 && valid_protocols(algorithm).iter().any(|&p| set.protocols.allows(collective, p) != Some(false))
         };

@@ -84,7 +84,7 @@ pub(super) fn is_ours(text: &str) -> bool {
 pub(super) fn refused(text: &str, machine: Option<&Machine>, scope: Option<&Scope>, found: &mut Found<'_>) {
     let settings = scope.map(Scope::last);
     let value_of = |name: &str| Some(settings.as_ref()?.get(name)?.value.clone());
-    let told: Option<&dyn Fn(&str) -> Option<String>> = scope.is_some().then_some(&value_of);
+    let told: Option<own_tuner::Told<'_>> = scope.is_some().then_some(&value_of);
     let topology = machine.map(|machine| &machine.site.topology);
     let why = |told| own_tuner::usable(text, topology, machine.and_then(Machine::version), told).err();
     // Settings can be mended in the job; the table itself comes first.
