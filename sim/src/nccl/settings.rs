@@ -69,6 +69,8 @@ pub struct NcclSettings {
     pub nvls_chunks: [Option<Bytes>; 2],
     /// `NCCL_PAT_ENABLE`; `None` is automatic.
     pub pat: Option<bool>,
+    /// `NCCL_GRAPH_MIXING_SUPPORT=0`: no event after calls in CUDA graphs.
+    pub no_graph_events: bool,
     /// `NCCL_COLLNET_ENABLE`.
     pub collnet: bool,
     /// `NCCL_COLLNET_NODE_THRESHOLD`, hosts; 2 by default.
@@ -267,6 +269,7 @@ impl Environment {
             "NCCL_NVLS_ENABLE" => self.settings.nvls = self.number(name, value).filter(|&v| v != 2).map(|v| v != 0),
             "NCCL_NVLS_NCHANNELS" => self.settings.nvls_channels = self.count(name, value),
             "NCCL_PAT_ENABLE" => self.settings.pat = self.number(name, value).filter(|&v| v != 2).map(|v| v != 0),
+            "NCCL_GRAPH_MIXING_SUPPORT" => self.settings.no_graph_events = self.number(name, value) == Some(0),
             "NCCL_COLLNET_ENABLE" => self.collnet(name, value),
             "NCCL_COLLNET_NODE_THRESHOLD" => {
                 self.settings.collnet_hosts = self.number(name, value).map(|v| u32::try_from(v).unwrap_or(0));

@@ -77,6 +77,8 @@ impl Predictor<'_> {
         settings: &Settings,
     ) -> Timed {
         let pace = Pace::new(self.profile, settings.launch, ranks.div_ceil(self.hosts(ranks)), channels);
+        let no_event = settings.launch == Launch::Graph && settings.nccl.no_graph_events;
+        let kernel = if no_event { SimDuration(kernel.0.saturating_sub(self.profile.event().0)) } else { kernel };
         let time = if settings.cold { self.profile.first_launch() + kernel } else { pace.time(kernel) };
         let bound = busy.bound(pace.issue >= time);
         let class = Spread::class(protocol, settings.launch, bound);

@@ -20,6 +20,11 @@ impl Profile {
         if launch == Launch::Graph { SimDuration::ZERO } else { self.time(Constant::LaunchGap) }
     }
 
+    /// What NCCL's event after each call in a CUDA graph takes.
+    pub fn event(&self) -> SimDuration {
+        self.time(Constant::KernelEvent)
+    }
+
     /// How often the host can issue one operation of so many channels to `gpus` GPUs of a host.
     pub fn issue_interval(&self, launch: Launch, gpus: u32, channels: u32) -> SimDuration {
         let gpus = if launch == Launch::SingleThread { gpus } else { 1 };
