@@ -72,6 +72,24 @@ fn the_nearest_profile_is_taken() {
     assert_eq!((code, taken.len(), &taken[0]["name"], &taken[0]["taken"]), (0, 1, &"mine".into(), &"yes".into()));
 }
 
+/// Goal: the same GPUs take the same profile and time, whether the machine has no others or the call leaves them out.
+#[test]
+fn gpus_without_a_rank_choose_no_profile() {
+    let of = |args: &[&str]| {
+        let (time, said) = forecast("", &[&["dgx-h100"], args].concat());
+        (time, said.contains("profile h100-nvswitch is taken"))
+    };
+    let four = of(&["--gpus", "4"]);
+    assert!(four.1, "{four:?}");
+    let ways: [&[&str]; 4] =
+        [&["--ranks", "4"], &["--nodes", "2", "--ranks", "4"], &["--placement", "4-7"], &["--split", "/4"]];
+    for way in ways {
+        assert_eq!(of(way), four, "{way:?}");
+    }
+    assert_eq!(of(&[]), of(&["--nodes", "2", "--ranks", "8"]));
+    assert!(!of(&[]).1 && !of(&["--nodes", "2", "--placement", "0-3,8-11"]).1);
+}
+
 /// Goal: a name that does not exist, and a profile that cannot be read, are errors with a way out; so is one in a folder
 /// that only might have been taken.
 #[test]

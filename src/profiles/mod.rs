@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use collcast_reports::model::Input;
 use collcast_sim::profile::{Layer, Profile};
 use collcast_sim::topology::Topology;
+use collcast_topologies::cluster::profile_for;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -144,7 +145,7 @@ pub fn layered(names: &[String], folders: &Folders) -> Result<(Profile, Vec<Inpu
 }
 
 /// The profiles named, or else the best there is for a machine: one beside its file, the user's own that was fitted to
-/// this machine, and the one that the machine names. Over this lies one that is fitted to published runs of such machines,
+/// this machine, and the one that the machine names, or that is of such GPUs. Over this lies one that is fitted to published runs of such machines,
 /// where it is surely [nearer](Published::nearer) on those that it had not seen.
 ///
 /// # Errors
@@ -173,14 +174,18 @@ fn choose(topology: &Topology, folders: &Folders) -> Result<(Vec<String>, Option
             return Ok(one(&path, why));
         }
     }
-    let own = topology.profile.clone().unwrap_or_else(|| "prior".to_owned());
-    Ok(match published_for(topology) {
-        Some(published) => {
-            let why = published.why();
-            (vec![own, published.name.clone()], Some(why))
+    let (own, hardware) = match (&topology.profile, profile_for(topology)) {
+        (Some(named), _) => (named.clone(), None),
+        (None, Some((fits, all))) => {
+            let of = if all { "hardware" } else { "hardware of the first of several kinds of hosts" };
+            (fits.to_owned(), Some(format!("profile {fits} is taken: it matches the {of}")))
         }
-        None => (vec![own], None),
-    })
+        (None, None) => ("prior".to_owned(), None),
+    };
+    let published = published_for(topology);
+    let why =
+        [hardware, published.map(Published::why)].into_iter().flatten().reduce(|own, over| format!("{own}; {over}"));
+    Ok((std::iter::once(own).chain(published.map(|published| published.name.clone())).collect(), why))
 }
 
 fn read(path: &Path) -> Result<Layer, Error> {

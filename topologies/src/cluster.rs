@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
-use collcast_sim::ids::VertexId;
+use collcast_sim::ids::{HostId, Rank, VertexId};
 use collcast_sim::nccl::nvlink::Nvlinks;
 use collcast_sim::topology::{Link, LinkKind, Software, Topology, TopologyBuilder, VertexKind};
 
@@ -217,7 +217,7 @@ impl ClusterSpec {
         let mut builder = TopologyBuilder::new(self.name.clone());
         builder.software = self.software.clone();
         builder.assumptions.clone_from(&self.assumptions);
-        self.choose_profile(&mut builder);
+        builder.profile.clone_from(&self.profile);
         let hosts = self.host_count();
         let fabric = self.choose_fabric(&mut builder, hosts);
         let by_rail =
@@ -441,20 +441,6 @@ impl ClusterSpec {
         Ok(by_host)
     }
 
-    fn choose_profile(&self, builder: &mut TopologyBuilder) {
-        let hosts = self.host_count();
-        builder.profile.clone_from(&self.profile);
-        if builder.profile.is_none()
-            && let Some(host) = self.groups.first().map(|g| &g.host)
-            && let Some(profile) = profile_for(host, hosts)
-        {
-            let others = self.groups.iter().any(|g| profile_for(&g.host, hosts) != Some(profile));
-            let of = if others { "hardware of the first of several kinds of hosts" } else { "hardware" };
-            builder.assumptions.push(format!("profile `{profile}` chosen to match the {of}"));
-            builder.profile = Some(profile.to_owned());
-        }
-    }
-
     fn choose_fabric(&self, builder: &mut TopologyBuilder, hosts: usize) -> Option<FabricSpec> {
         if self.fabric.is_some() || hosts < 2 {
             return self.fabric.clone().filter(|_| hosts > 1);
@@ -479,19 +465,32 @@ pub fn default_fabric(host: &HostSpec) -> FabricSpec {
     }
 }
 
-/// The profile that fits hosts of a kind, by GPU generation, how the GPUs are joined and how many there are.
+/// The profile that fits the hosts of a machine's ranks, where it names none, and whether it fits all of them: they may be of
+/// several kinds, and the one of rank 0 counts.
 ///
 /// `None` where no profile is of such GPUs.
-pub fn profile_for(host: &HostSpec, hosts: usize) -> Option<&'static str> {
-    let gpu = &host.gpus.first()?.gpu;
-    if !host.has_nvswitch() {
+pub fn profile_for(topology: &Topology) -> Option<(&'static str, bool)> {
+    let mut hosts: BTreeMap<HostId, Vec<VertexId>> = BTreeMap::new();
+    for rank in (0..topology.ranks()).map(Rank) {
+        hosts.entry(topology.host_of(rank)).or_default().push(topology.gpu_of(rank));
+    }
+    let of = |gpus: &Vec<VertexId>| profile_of(topology, gpus, hosts.len());
+    let profile = of(hosts.get(&topology.host_of(Rank(0)))?)?;
+    Some((profile, hosts.values().all(|gpus| of(gpus) == Some(profile))))
+}
+
+/// The profile of one of several hosts, by GPU generation, how the GPUs that have ranks are joined and how many they are.
+fn profile_of(topology: &Topology, gpus: &[VertexId], hosts: usize) -> Option<&'static str> {
+    let gpu = topology.gpu(*gpus.first()?)?;
+    let is_switch = |id: VertexId| topology.vertex(id).kind == VertexKind::NvSwitch;
+    if !gpus.iter().all(|&gpu| topology.links_from(gpu).any(|(_, to, _)| is_switch(to))) {
         return None;
     }
     match Nvlinks::of(gpu.compute_capability)?.capability.start {
         80 => Some("a100-nvswitch"),
         90 if gpu.family() == "H200" => Some("h200-nvswitch"),
         // Measured on 2 to 4. Hosts of 8 are as near by `prior` where others measured them, several hosts nearer.
-        90 if gpu.family() == "H100" && hosts == 1 && (2..=4).contains(&host.gpus.len()) => Some("h100-nvswitch"),
+        90 if gpu.family() == "H100" && hosts == 1 && (2..=4).contains(&gpus.len()) => Some("h100-nvswitch"),
         100 => Some("b200-nvswitch"),
         _ => None,
     }

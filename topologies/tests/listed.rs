@@ -339,7 +339,7 @@ fn every_product_is_known_everywhere() {
             product.name.clone_into(&mut gpu.gpu.model);
             host.gpus = vec![host.gpus[0].clone(); 4];
             assert_eq!(
-                profile_for(&host, 1).is_some(),
+                profile_for(&ClusterSpec::single("drawn", "nccl.log", host).build().unwrap()).is_some(),
                 cc >= 80 && !product.name.starts_with("GH"),
                 "{}",
                 product.name
@@ -472,7 +472,7 @@ fn networks_of_astra_sim_are_machines() {
 /// Goal: what cannot be meant is refused with what, where and the way out.
 #[test]
 fn mistakes_are_refused_with_their_place() {
-    let cases: [(&str, Option<&str>, &[&str]); 13] = [
+    let cases: [(&str, Option<&str>, &[&str]); 14] = [
         ("SwitchName=a Nodes=n[1-2]\n", None, &["lists hosts, but no GPU", "--like dgx-h100"]),
         ("SwitchName=a Nodes=n[1-2\n", Some("dgx-h100"), &["t:1:20", "the brackets do not match"]),
         ("SwitchName=a Nodes\n", Some("dgx-h100"), &["`Nodes` is no setting", "Key=value"]),
@@ -481,6 +481,8 @@ fn mistakes_are_refused_with_their_place() {
             Some("dgx-h100"),
             &["t:2:12", "has `c` below it, which is not listed"],
         ),
+        // Neither the switch itself nor its other one is what was meant.
+        ("SwitchName=s0 Nodes=n1\nSwitchName=s1 Switches=s0,s7\n", Some("dgx-h100"), &["`s7` below it", "list it too"]),
         ("SwitchName=a Switches=b\nSwitchName=b Switches=a\n", Some("dgx-h100"), &["lists no host"]),
         (
             "SwitchName=x Nodes=n1\nSwitchName=a Switches=b\nSwitchName=b Switches=a\n",
