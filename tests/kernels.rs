@@ -177,6 +177,9 @@ fn mistakes_are_named() {
     check(&good.replace("add,2048", "add,2e3"), "h100", "`rows` is `2e3`, expected a whole number");
     check(&good.replace("add", "ad"), "h100", "did you mean `add`?");
     check("gpu,gemm_dtype,m,n,k,us\nB200,fp8,1,2,3,4\n", "h100", "none of the 1 rows is of h100");
+    let product = |us: f64| format!("dtype,kind,m,n,k,batch,us\nbf16,forward,8192,8192,8192,1,{us}\n");
+    check(&product(1.5), "h100", "kernels.csv:2: 1.5 us: that is 741 times the peak of the tensor cores of h100");
+    check("kernel,rows,width,us\ncopy,65536,65536,5.1\n", "h100", "times the rate of the memory of h100");
     check("dtype,kind,m,n,k,batch,us\nfp8,forward,1,2,3,1,4\n", "a100", "a100 has no tensor cores for fp8");
 
     std::fs::write(folder.path().join("kernels.csv"), &good).unwrap();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use collcast_reports::model::Input;
 use collcast_sim::compute::fit::Sample;
+use collcast_sim::compute::{Compute, Constant, Kernel, Precision};
 use serde::Serialize;
 
 use super::layers::{self, Judged};
@@ -90,6 +91,13 @@ pub fn judge(request: &Request) -> Result<Outcome, Error> {
             let predicted_us = sample.predicted_us(&gpu).map_err(|missing| {
                 Error::usage(format!("{}:{line}: {missing}", table.file), "judge it by the GPU that it was measured on")
             })?;
+            possible(sample, &gpu).map_err(|message| {
+                Error::usage(
+                    format!("{}:{line}: {message}", table.file),
+                    "the column `us` has microseconds of one call: turn milliseconds or seconds into them, or name the GPU that \
+                     it was measured on",
+                )
+            })?;
             rows.push(row(&table.file, *line, sample, predicted_us));
         }
     }
@@ -109,6 +117,46 @@ pub fn judge(request: &Request) -> Result<Outcome, Error> {
     })
 }
 
+/// How many times its peak no GPU reaches: profiles of other products of a kind, and clocks above the nominal one, are within it.
+const BEYOND: f64 = 2.0;
+
+/// Whether a GPU can multiply and move as much in the time that was measured.
+fn possible(sample: &Sample, gpu: &Compute) -> Result<(), String> {
+    let seconds = sample.us / 1e6;
+    let products: f64 = sample.kernels.iter().map(|kernel| least_products(kernel, gpu)).sum();
+    if products > BEYOND * seconds {
+        let (times, name) = (products / seconds, gpu.name());
+        return Err(format!("{} us: that is {times:.0} times the peak of the tensor cores of {name}", sample.us));
+    }
+    // What L2 holds need not come from memory.
+    let cached = gpu[Constant::L2].value * 1e6;
+    let bytes: f64 = sample.kernels.iter().map(|kernel| (bytes(kernel) - 2.0 * cached).max(0.0)).sum();
+    let times = bytes / (gpu[Constant::Memory].value * 1e9) / seconds;
+    match times > BEYOND {
+        true => Err(format!("{} us: that is {times:.0} times the rate of the memory of {}", sample.us, gpu.name())),
+        false => Ok(()),
+    }
+}
+
+/// Seconds of products at the peak of the tensor cores.
+fn least_products(kernel: &Kernel, gpu: &Compute) -> f64 {
+    let precision = match kernel {
+        Kernel::Product(product) => product.precision,
+        Kernel::Attention(_) => Precision::Bf16,
+        _ => return 0.0,
+    };
+    kernel.flops() / gpu.peak(precision)
+}
+
+/// Bytes that a kernel of memory reads and writes.
+fn bytes(kernel: &Kernel) -> f64 {
+    match kernel {
+        Kernel::Memory(memory) => memory.reads as f64 + memory.writes as f64,
+        Kernel::Optimizer(step) => step.elements as f64 * f64::from(step.reads + step.writes),
+        _ => 0.0,
+    }
+}
+
 fn row(file: &str, line: u64, sample: &Sample, predicted_us: f64) -> KernelRow {
     KernelRow {
         file: file.to_owned(),
@@ -123,7 +171,7 @@ fn row(file: &str, line: u64, sample: &Sample, predicted_us: f64) -> KernelRow {
 }
 
 /// Errors by kind, in the order of their names.
-fn groups(rows: &[KernelRow], gpu: &collcast_sim::compute::Compute) -> Vec<Group> {
+fn groups(rows: &[KernelRow], gpu: &Compute) -> Vec<Group> {
     let mut groups: BTreeMap<&str, Vec<&KernelRow>> = BTreeMap::new();
     rows.iter().for_each(|row| groups.entry(&row.group).or_default().push(row));
     let group = |(group, rows): (&str, Vec<&KernelRow>)| Group {
@@ -145,12 +193,7 @@ fn of_layers(table: &Judged) -> Input {
     Input { name: "measurements".to_owned(), path: Some(table.file.clone()), hash }
 }
 
-fn notes(
-    gpu: &collcast_sim::compute::Compute,
-    tables: &[Loaded],
-    judged: &[Judged],
-    skipped: &[String],
-) -> Vec<String> {
+fn notes(gpu: &Compute, tables: &[Loaded], judged: &[Judged], skipped: &[String]) -> Vec<String> {
     let mut notes = vec![format!("profile {}: {}", gpu.name(), gpu.evidence())];
     notes.extend(left_aside(tables, skipped, ("judged", "kernels, layers or models")));
     for table in judged.iter().filter(|table| !table.eager.is_empty()) {
@@ -164,7 +207,7 @@ fn notes(
     notes
 }
 
-fn warnings(gpu: &collcast_sim::compute::Compute, tables: &[Loaded]) -> Vec<String> {
+fn warnings(gpu: &Compute, tables: &[Loaded]) -> Vec<String> {
     let seen = tables.iter().filter(|t| gpu.data().iter().any(|d| d.hash == t.hash)).count();
     if seen == 0 {
         return Vec::new();
