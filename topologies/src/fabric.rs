@@ -527,14 +527,16 @@ impl FabricSpec {
                     builder.duplex(leaf.vertex, spine, port(leaf.kind, rate, width));
                 }
             }
-            if self.spine.is_none() && !leaves.is_empty() {
-                assume(
+            let drawn = "drawn as one switch, since packets use all of it";
+            match self.spine {
+                None if !leaves.is_empty() => assume(
                     builder,
-                    &format!(
-                        "fabric: a spine layer joins the leaves, {up} uplinks each, and is \
-                         drawn as one switch, since packets use all of it"
-                    ),
-                );
+                    &format!("fabric: a spine layer joins the leaves, {up} uplinks each, and is {drawn}"),
+                ),
+                Some(spine) if spine.count > 1 => {
+                    assume(builder, &format!("fabric: {} spines are {drawn}", spine.count));
+                }
+                _ => {}
             }
             return Ok(vec![spine]);
         };

@@ -11,7 +11,7 @@ pub use any::{Imported, import_file, import_text};
 use crate::error::{Diagnostic, TopologiesError};
 use crate::host::{HostSpec, Parent};
 use crate::plan::{attachment_points, spread};
-use crate::xml::{TemplateDevice, TemplateSpec};
+use crate::xml::{OF_SOCKETS, TemplateDevice, TemplateSpec};
 
 /// The machine `onto` in the PCIe tree of `template`, and what was taken from where.
 ///
@@ -61,8 +61,13 @@ fn take_cpus(template: &TemplateSpec, onto: &HostSpec, host: &mut HostSpec, note
         }
     }
     if taken {
+        host.assumptions.retain(|note| !note.ends_with(OF_SOCKETS));
         notes.push("machine: CPU vendor and rate between sockets".to_owned());
     }
+}
+
+fn gpus(count: usize) -> String {
+    format!("{count} GPU{}", if count == 1 { "" } else { "s" })
 }
 
 fn by_bus<'a>(places: &[&'a TemplateDevice], bus_id: Option<&String>) -> Option<&'a TemplateDevice> {
@@ -97,14 +102,14 @@ fn place_gpus(template: &TemplateSpec, host: &mut HostSpec, notes: &mut Vec<Stri
     if template.gpus.len() != host.gpus.len() {
         return Err(TopologiesError::Contradiction(Box::new(Diagnostic {
             message: format!(
-                "the template has places for {} GPUs, the machine has {}",
-                template.gpus.len(),
+                "the template has places for {}, the machine has {}",
+                gpus(template.gpus.len()),
                 host.gpus.len()
             ),
             file: template.file.clone(),
             at: None,
             label: String::new(),
-            hint: "choose another machine for --like, or fewer GPUs with --gpus".to_owned(),
+            hint: format!("choose a machine of {} for --like", gpus(template.gpus.len())),
         })));
     }
     for (gpu, place) in host.gpus.iter_mut().zip(&template.gpus) {

@@ -121,6 +121,9 @@ struct FoundGpu<'a, 'i> {
     node: Node<'a, 'i>,
 }
 
+/// What is said of the rate between sockets that the file gives no other one for.
+pub(crate) const OF_SOCKETS: &str = "between CPU sockets: NCCL's figure for the CPU model";
+
 /// The second pass over a `system`: collects devices.
 struct Walk<'a, 'i, 's> {
     reader: Reader<'s>,
@@ -141,6 +144,7 @@ struct Walk<'a, 'i, 's> {
 struct PciLink {
     rate: Bandwidth,
     given: bool,
+    no_lane: bool,
 }
 
 impl<'a, 'i, 's> Walk<'a, 'i, 's> {
@@ -188,7 +192,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
             let rates: std::collections::BTreeSet<String> =
                 self.host.cpus.iter().map(|c| c.interconnect.to_string()).collect();
             let rates: Vec<String> = rates.into_iter().collect();
-            self.host.assume(format!("{} between CPU sockets: NCCL's figure for the CPU model", rates.join(", ")));
+            self.host.assume(format!("{} {OF_SOCKETS}", rates.join(", ")));
         }
         Ok(())
     }
@@ -233,16 +237,17 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
         let text = node.attribute("link_speed").unwrap_or_default().trim();
         let number: String = text.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
         let known = number.parse::<f64>().ok().and_then(|speed| catalogue::pcie_rate(speed, lanes.unwrap_or(0)));
-        if lanes == Some(0) {
-            self.zero_width += 1;
-        }
-        if known.is_none() {
-            self.no_speed += 1;
-        }
         let rate = known
             .or_else(|| catalogue::pcie_rate(8.0, lanes.unwrap_or(0)))
             .unwrap_or_else(catalogue::unknown_pcie_rate);
-        Ok(PciLink { rate, given: known.is_some() })
+        Ok(PciLink { rate, given: known.is_some(), no_lane: lanes == Some(0) })
+    }
+
+    /// The rate of a link that the machine has; of places in a template it is the device's own that counts.
+    fn taken(&mut self, link: &PciLink) -> Bandwidth {
+        self.no_speed += u32::from(!link.given);
+        self.zero_width += u32::from(link.no_lane);
+        link.rate
     }
 
     fn pci(&mut self, node: Node<'a, 'i>, parent: Parent) -> Result<(), TopologiesError> {
@@ -265,12 +270,14 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
         let device =
             |rate: &PciLink| TemplateDevice { bus_id: bus_id.clone(), parent, rate: rate.given.then_some(rate.rate) };
         if has("gpu") {
-            return self.gpu(node, &bus_id, parent, link.rate);
+            let rate = self.taken(&link);
+            return self.gpu(node, &bus_id, parent, rate);
         }
         match class {
             _ if has("nic") && !has("pci") => {
+                let rate = self.taken(&link);
                 for nic in node.children().filter(|c| c.has_tag_name("nic")) {
-                    self.nic(nic, parent, Some((&bus_id, link.rate)))?;
+                    self.nic(nic, parent, Some((&bus_id, rate)))?;
                 }
             }
             Some(0x06_8000) => {
@@ -279,7 +286,8 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
             Some(c) if c >> 16 == 0x03 => self.template_gpus.push(device(&link)),
             Some(c) if c >> 16 == 0x02 => self.template_nics.push(device(&link)),
             _ if has("pci") || has("pcilink") || class.is_some_and(|c| c >> 8 == 0x0604) => {
-                self.switch(node, bus_id, parent, link.rate)?;
+                let rate = self.taken(&link);
+                self.switch(node, bus_id, parent, rate)?;
             }
             _ => self.unknown.push(device(&link)),
         }

@@ -4,10 +4,11 @@ use collcast_sim::profile::Profile;
 use collcast_sim::topology::{LinkKind, Nic, Topology};
 use collcast_sim::units::SimDuration;
 use collcast_topologies::builtin;
-use collcast_topologies::cluster::ClusterSpec;
+use collcast_topologies::cluster::{ClusterSpec, profile_for};
+use collcast_topologies::error::Source;
 use collcast_topologies::file;
 use collcast_topologies::host::{HostSpec, NvlinkTarget, Parent};
-use collcast_topologies::import::import;
+use collcast_topologies::import::{import, import_text};
 use collcast_topologies::smi;
 use collcast_topologies::xml::{self, Document};
 
@@ -231,10 +232,22 @@ fn imports_match_bus_ids() {
     let (host, notes) = import(&template, &base).unwrap();
     assert!(notes.iter().any(|n| n.contains("GPUs, by PCI bus id")), "{notes:?}");
     assert_eq!(host.gpus[0].parent, template.gpus[7].parent);
+    // Rates that are the machine's own are not said to be assumed.
+    for name in ["aws-p5.48xl-topo.xml", "aws-g5.48xl-topo.xml"] {
+        let notes = import_text(Source::new(name, &fixture(name)), Some("dgx-h100")).unwrap().notes;
+        let said = |what: &str| notes.iter().any(|note| note.contains(what));
+        assert!(said("CPU vendor and rate between sockets") && !said("NCCL's figure for the CPU model"), "{notes:?}");
+        // Those of p5 are switches, whose links are the template's.
+        assert_eq!(said("8 PCIe links without a known speed"), name.contains("p5"), "{notes:?}");
+    }
     base.keep_gpus(3);
     base.gpus[0].gpu.bus_id = None;
     let error = import(&template, &base).unwrap_err();
-    assert!(error.render().contains("places for 8 GPUs, the machine has 3"));
+    let error = error.render();
+    assert!(
+        error.contains("places for 8 GPUs, the machine has 3") && error.contains("choose a machine of 8 GPUs"),
+        "{error}"
+    );
 }
 
 /// Goal: every matrix of the collection is read; NVLinks and NUMA nodes as printed.
@@ -394,6 +407,7 @@ fn the_first_example_of_the_contract_loads() {
     assert_eq!(topology.software.nccl, "2.28.9".parse().ok());
     assert_eq!(topology.profile.as_deref(), None);
     assert_eq!(topology.hosts()[16].name, "gpu017");
+    assert!(topology.assumptions.iter().any(|a| a.starts_with("fabric: 8 spines are drawn as one switch")));
     let leaf = topology.find("leaf0-rail3").unwrap();
     let slow = topology.find("gpu017/nic3").unwrap();
     let rates: Vec<f64> =
@@ -473,7 +487,7 @@ fn short_forms_and_overrides() {
     .unwrap();
     let topology = spec.build().unwrap();
     assert_eq!(topology.ranks(), 8);
-    assert_eq!(topology.profile.as_deref(), Some("h200-nvswitch"));
+    assert_eq!(profile_for(&topology), Some(("h200-nvswitch", true)));
     assert_eq!(topology.hosts()[0].nics.len(), 4);
 }
 

@@ -72,7 +72,9 @@ impl Tree {
         for (index, switch) in self.switches.iter().enumerate() {
             for name in &switch.switches {
                 let Some(&below) = place.get(name.as_str()) else {
-                    let near = collcast_sim::collective::nearest(name, place.keys().copied().take(1000));
+                    // Neither the switch itself nor another one that it names is meant.
+                    let meant = |known: &&str| *known != switch.name && !switch.switches.iter().any(|own| own == known);
+                    let near = collcast_sim::collective::nearest(name, place.keys().copied().filter(meant).take(1000));
                     let hint = near.map_or_else(|| "list it too".to_owned(), |near| format!("did you mean `{near}`?"));
                     return Err(self.wrong(
                         file,

@@ -110,7 +110,7 @@ fn needed<'a>(source: Source<'_>, like: Option<&'a str>) -> Result<&'a str, Topo
 /// A PCIe tree with the devices of a machine.
 fn of_template(template: &TemplateSpec, onto: &ClusterSpec) -> Result<Imported, TopologiesError> {
     let (host, mut notes) = import(template, &host_of(onto))?;
-    notes.extend(template.assumptions.iter().cloned());
+    notes.extend(template.assumptions.iter().filter(|note| host.assumptions.contains(note)).cloned());
     notes.extend(left_out(onto));
     Ok(Imported { text: export::xml(&host), notes })
 }
