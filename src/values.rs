@@ -44,7 +44,8 @@ pub struct Sizes {
 fn listed(text: &str, one: &mut dyn FnMut(&str) -> Result<u64, Error>) -> Result<Vec<u64>, Error> {
     let mut all = Vec::new();
     for item in text.split(',') {
-        let (from, to, factor) = match item.split(':').collect::<Vec<_>>().as_slice() {
+        let ends = item.replace("..", ":");
+        let (from, to, factor) = match ends.split(':').collect::<Vec<_>>().as_slice() {
             [single] => {
                 all.push(one(single)?);
                 continue;
@@ -112,7 +113,7 @@ pub fn counts(text: &str) -> Result<Vec<u64>, Error> {
             return Err(Error::usage(message, format!("name each count, as in {least},{most}")));
         }
     }
-    listed(&text.replace("..", ":"), &mut |one| {
+    listed(text, &mut |one| {
         one.trim().parse().map_err(|_| {
             Error::usage(format!("`{one}` is no count"), "counts look like 1024, 512,2048 or 256..4096 (powers of two)")
         })

@@ -3,7 +3,9 @@
 
 use collcast::plan::{Options, Request, Upkeep, Whole, compare, plan};
 use collcast::{SiteSpec, Watch};
+use collcast_scenarios::memory::Framework;
 use collcast_scenarios::training::Kind;
+use collcast_sim::compute::Precision;
 use serde_json::Value;
 
 use crate::common::collcast;
@@ -157,6 +159,10 @@ fn variations_have_their_cost() {
         let whole = variation.whole.unwrap();
         assert!((whole.cost.unwrap() / whole.gpu_hours - price).abs() < 1e-9, "{}", variation.change);
     }
+    // Days of a table are those that the run has under their own name.
+    let whole = &outcome.report().extra["whole"];
+    assert_eq!(whole["mean_days"].as_f64(), Some(outcome.whole.unwrap().mean_days()));
+    assert!(whole["mean_days"].as_f64() > whole["days"].as_f64(), "{whole}");
     let unpriced = Request { prices: Some("dgx-h100=2.5".to_owned()), vary: vec!["on=dgx-b200".to_owned()], ..request };
     assert!(
         plan(&unpriced, &Watch::default()).is_err_and(|error| error.to_string().contains("no price of `dgx-b200`"))
@@ -181,8 +187,20 @@ fn what_has_no_plan_is_told_beside_the_others() {
         assert!(code == 2 && parts.iter().all(|part| err.contains(part)), "{args:?}: {parts:?} in {err}");
     };
     refused(&["--gpus", "8,16"], &["does not fit on 8 GPUs", "it fits on "]);
-    refused(&["--gpus", "16..8"], &["the range `16:8` is empty"]);
+    refused(&["--gpus", "16..8"], &["the range `16..8` is empty"]);
     refused(&["--gpus", "8..1e3"], &["`1e3` is no count"]);
+    assert_eq!(json["verdict"]["status"], "warning", "{}", json["verdict"]);
+    // Where nobody gave the batch that breaks a rule, the refusal says what it was taken to be.
+    let layout = ["--gpus", "4096", "--layout", "tp=1"];
+    let assumed = "8192 tokens are assumed: give --global-batch or --seq)";
+    refused(&layout, &["does not divide the global batch of", assumed]);
+    let (_, _, err) = collcast(&[&["plan", "llama3-405b", "--global-batch", "64"], &layout[..]].concat());
+    assert!(err.contains("does not divide the global batch of 64") && !err.contains("assumed"), "{err}");
+    // The same machine and count twice is one option.
+    let twice = ["plan", "llama3-8b", "--gpus", "16,16", "--layout", "tp=2,offload=0"];
+    let (code, out, err) = collcast(&twice);
+    assert!(code == 0 && err.contains("note: 1 of 2 options are there before: shown once"), "{err}");
+    assert!(!out.contains("Pareto front"), "{out}");
     refused(
         &[
             "--gpus",
@@ -371,6 +389,24 @@ fn dual_pipe_hides_exchanges() {
     // Of kernels each rank has what the mean of two stages has.
     assert!((0.8..1.2).contains(&(dual.kernels / plain.kernels)), "{plain:?} {dual:?}");
     assert!((twice / weights - 2.0).abs() < 0.2, "{weights} {twice}");
+}
+
+/// Goal: with hai-llm passes run beside each other in DualPipe alone: another schedule is refused, and a search tries none.
+#[test]
+fn only_dual_pipe_has_passes_beside_each_other_in_hai_llm() {
+    let of = |layout: Option<&str>, overlap_experts: bool| {
+        let (framework, precision) = (Framework::HaiLlm, Precision::Fp8);
+        let of = Request::new("deepseek-v3", "dgx-h100", 256);
+        let software = Request { framework, precision, overlap_experts, ..of };
+        plan(&Request { layout: layout.map(str::to_owned), most: 3, ..software }, &Watch::default())
+    };
+    let refused = of(Some("pp=16,ep=16"), true).unwrap_err().render();
+    assert!(refused.contains("in DualPipe alone") && refused.contains("add schedule=dualpipe"), "{refused}");
+    let [with, without] = [true, false].map(|given| of(Some("pp=16,ep=16,schedule=dualpipe"), given).unwrap());
+    assert_eq!(with.layouts[0].step.seconds, without.layouts[0].step.seconds);
+    let found = of(None, true).unwrap();
+    assert!(found.layouts.iter().all(|layout| layout.text.contains("schedule=dualpipe")), "{:?}", found.layouts);
+    assert!(found.notes.iter().any(|note| note.contains("schedules other than dualpipe")), "{:?}", found.notes);
 }
 
 /// A layout over two hosts, whose calls take a part of the step.

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::common::collcast;
 
 /// Commands in all shapes of their answers, without `--format json`; DIR is an empty folder.
-const SAMPLES: [&str; 82] = [
+const SAMPLES: [&str; 83] = [
     "sweep h200x4 -s 1K:64M:64",
     "sweep dgx-h100 --nodes 1,2 -s 1M,64M -c all_reduce,all_to_all",
     "sweep dgx-h100 -s 1M --explain-choice",
@@ -42,6 +42,7 @@ const SAMPLES: [&str; 82] = [
     "plan llama3-8b --gpus 16 --sensitivities",
     "plan llama3-8b --gpus 16 --vary nic.rate=x1,x2 --layout tp=2",
     "plan llama3-8b --gpus 8,16",
+    "plan llama3-8b --gpus 12,16 --layout tp=2",
     "plan llama3-8b --gpus 8,16 --tokens 1T --price 2.5",
     "plan mixtral-8x7b --gpus 64 --layout tp=2,ep=8",
     "plan llama3-405b --gpus 8 --layout tp=8",

@@ -99,6 +99,16 @@ fn unknown_kinds_keep_their_experts() {
         "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
         "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192}}"#;
     assert_eq!(read(stretched, "config.json").unwrap().0.sequence, 8192);
+    let before = r#""rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192}"#;
+    for keys in [
+        r#""rope_parameters": {"rope_type": "llama3", "original_max_position_embeddings": 8192}"#,
+        r#""rope_parameters": {"full_attention": {"original_max_position_embeddings": 8192}, "sliding_attention": {}}"#,
+        r#""original_max_position_embeddings": 8192, "rope_scaling": {"type": "longrope"}"#,
+    ] {
+        let elsewhere = stretched.replace(before, keys);
+        assert!(elsewhere != stretched);
+        assert_eq!(read(&elsewhere, "config.json").unwrap().0.sequence, 8192, "{keys}");
+    }
 }
 
 /// Goal: keys that make some layers unlike others are read as `transformers` reads them, whatever the kind. Totals are those

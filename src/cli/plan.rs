@@ -206,7 +206,16 @@ pub(super) fn answer(args: &Args, merged: Option<&Parts>) -> Result<Code, Error>
         }
         None => vec![flags],
     };
-    let requests = requests(&options, &base)?;
+    let asked = requests(&options, &base)?;
+    let mut requests: Vec<Request> = Vec::new();
+    for request in &asked {
+        if !requests.contains(request) {
+            requests.push(request.clone());
+        }
+    }
+    if requests.len() < asked.len() {
+        say!("note: {} of {} options are there before: shown once", asked.len() - requests.len(), asked.len());
+    }
     let [one] = requests.as_slice() else {
         let of_one = [
             ("--timeline", args.timeline.is_some()),

@@ -43,6 +43,8 @@ pub(super) struct Planning {
     base: Parallel,
     framework: Framework,
     trust: Trust,
+    /// What was assumed of a batch that nobody gave, for refusals of it.
+    assumed: Option<String>,
     notes: Vec<String>,
 }
 
@@ -208,11 +210,18 @@ impl Planning {
         }
         notes.extend(model.too_long(sequence, "a sequence"));
         let given = request.layout.as_deref().is_some_and(|layout| says(layout, "gbs"));
+        let mut assumed = None;
         let batch = request.global_batch.unwrap_or_else(|| {
             let sequences = batch(request, sequence);
             if given {
                 return sequences;
             }
+            assumed = Some(match request.asked_sequence() {
+                None => {
+                    format!(" ({sequences} sequences of {sequence} tokens are assumed: give --global-batch or --seq)")
+                }
+                Some(_) => format!(" ({sequences} sequences are assumed: give --global-batch)"),
+            });
             notes.push(format!(
                 "a step has {sequences} sequences of {sequence} tokens{}: give --global-batch for another",
                 match odd_factor(request.gpus) {
@@ -225,8 +234,7 @@ impl Planning {
         });
         let mut software = request.framework.software().with_precision(request.precision);
         software.execution.overlaps_tensor |= request.overlap_tensor;
-        // hai-llm has them by its schedule, DualPipe.
-        software.execution.overlaps_experts |= request.overlap_experts && request.framework != Framework::HaiLlm;
+        software.execution.overlaps_experts |= request.overlap_experts && !request.beside_by_schedule();
         if request.fuse_experts {
             // Transformer Engine, `pytorch/ops/fused/grouped_mlp.py`, `is_supported`: compute capability 10, MXFP8.
             let is_written = software.execution.expert_kernels == ExpertKernels::Written;
@@ -266,7 +274,7 @@ impl Planning {
             request.precision.name()
         ));
         let (framework, trust) = (request.framework, trust(request.framework, &model));
-        let planning = Self { framework, trust, software, model, gpu, slowest: 1.0, base, notes };
+        let planning = Self { framework, trust, software, model, gpu, slowest: 1.0, base, assumed, notes };
         if let Some(recompute) = request.recompute {
             planning.check_recompute(recompute)?;
         }
@@ -353,7 +361,7 @@ impl Planning {
             gpu: self.gpu.name().to_owned(),
             capacity: (self.gpu.capacity(), self.usable()),
             tokens_per_step,
-            calls: traffic.map_err(failed)?,
+            calls: traffic.map_err(|error| self.failed(error))?,
             flops_per_token: self.flops(&best.layout) / tokens_per_step,
             looked_at,
             confidence: self.trust.confidence(request.gpus),
@@ -374,13 +382,28 @@ impl Planning {
         })
     }
 
+    /// A layout that cannot be, with what was assumed where the batch is why.
+    fn failed(&self, error: training::TrainingError) -> Error {
+        let by_batch = match &error {
+            training::TrainingError::Layout(refused) => refused.violations.iter().any(|v| v.keys.contains(&"gbs")),
+            training::TrainingError::Passes(_) => true,
+            _ => false,
+        };
+        match (failed(error), &self.assumed) {
+            (Error::Usage { message, hint }, Some(assumed)) if by_batch => {
+                Error::Usage { message: message + assumed, hint }
+            }
+            (error, _) => error,
+        }
+    }
+
     /// What each stage does when.
     ///
     /// # Errors
     /// A layout that breaks a rule.
     pub(super) fn spans(&self, layout: &Parallel, calls: &Calls<'_>) -> Result<Vec<Span>, Error> {
         let training = self.training(layout, calls, false);
-        Ok(training::timeline(&training, &training::Known::default()).map_err(failed)?.1)
+        Ok(training::timeline(&training, &training::Known::default()).map_err(|error| self.failed(error))?.1)
     }
 
     /// What each rank does.
@@ -389,7 +412,7 @@ impl Planning {
     /// An order of passes that a scenario cannot say.
     pub(super) fn written(&self, layout: &Parallel, calls: &Calls<'_>) -> Result<Programs, Error> {
         let training = self.training(layout, calls, false);
-        training::written(&training, &training::Known::default()).map_err(failed)
+        training::written(&training, &training::Known::default()).map_err(|error| self.failed(error))
     }
 
     /// The run that a layout makes, and what was assumed of it.
@@ -476,6 +499,13 @@ impl Planning {
         if let Some(recompute) = request.recompute.filter(|_| !says("recompute")) {
             parallel.recompute = recompute;
         }
+        if request.beside_by_schedule() && parallel.schedule != Schedule::DualPipe {
+            let schedule = parallel.schedule.name();
+            return Err(Error::usage(
+                format!("hai-llm has passes beside each other in DualPipe alone, and the schedule is {schedule}"),
+                "add schedule=dualpipe to --layout, or leave --overlap-experts out",
+            ));
+        }
         let plain = parallel.schedule == Schedule::OneForwardOneBackward || parallel.virtual_stages > 1;
         for (what, given, key, size) in [
             (format!("schedule={}", parallel.schedule.name()), !plain, "pp", parallel.pipeline),
@@ -520,11 +550,12 @@ impl Planning {
     /// # Errors
     /// A layout that breaks a rule.
     pub(super) fn timed(&self, parallel: Parallel, calls: &Calls<'_>) -> Result<Layout, Error> {
-        let memory = memory::plan(&self.model, &parallel, &self.software).map_err(refused)?;
+        let memory =
+            memory::plan(&self.model, &parallel, &self.software).map_err(|refused| self.failed(refused.into()))?;
         self.check_recompute(parallel.recompute)?;
         let memory = memory.within(self.gpu.capacity());
-        let step =
-            training::step(&self.training(&parallel, calls, false), &training::Known::default()).map_err(failed)?;
+        let step = training::step(&self.training(&parallel, calls, false), &training::Known::default())
+            .map_err(|error| self.failed(error))?;
         // A search leaves some memory free; a layout that is given may take all.
         let fit = memory.fits(self.gpu.capacity());
         let tokens = self.tokens(&parallel);
@@ -576,7 +607,7 @@ impl Planning {
         let mut bounded: Vec<(f64, &Parallel)> = (fitting.par_iter())
             .map(|&parallel| Ok((training::bound(&self.training(parallel, calls, true), &known)?, parallel)))
             .collect::<Result<_, training::TrainingError>>()
-            .map_err(failed)?;
+            .map_err(|error| self.failed(error))?;
         bounded.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.to_string().cmp(&b.1.to_string())));
         let parts = watch.parts(bounded.len());
         let most = request.most.saturating_add(SPARE);
@@ -593,7 +624,8 @@ impl Planning {
                     if bound > last {
                         return Ok(None);
                     }
-                    let step = training::step(&self.training(parallel, calls, true), &known).map_err(failed)?;
+                    let step = training::step(&self.training(parallel, calls, true), &known)
+                        .map_err(|error| self.failed(error))?;
                     Ok(Some(Ranked(step.seconds, parallel.to_string(), *parallel)))
                 })
                 .collect();
@@ -620,10 +652,11 @@ impl Planning {
         }
         Error::usage(
             format!(
-                "no layout of `{}` divides {} with {} sequences a step",
+                "no layout of `{}` divides {} with {} sequences a step{}",
                 self.model.name,
                 of_gpus(request.gpus),
-                self.base.global_batch
+                self.base.global_batch,
+                self.assumed.as_deref().unwrap_or_default()
             ),
             "change --gpus or --global-batch; `--layout tp=8,pp=4` says which rule a layout breaks",
         )
@@ -714,10 +747,6 @@ impl Ord for Ranked {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0).then_with(|| self.1.cmp(&other.1))
     }
-}
-
-fn refused(refused: Refused) -> Error {
-    failed(training::TrainingError::Layout(refused))
 }
 
 fn failed(error: training::TrainingError) -> Error {

@@ -138,6 +138,11 @@ impl Request {
         if self.framework.shards_parameters() { 3 } else { 1 }
     }
 
+    /// Whether passes are to run beside each other by the schedule: hai-llm has that in DualPipe alone.
+    pub(super) fn beside_by_schedule(&self) -> bool {
+        self.overlap_experts && self.framework == Framework::HaiLlm
+    }
+
     /// What the layout that is given says of a key; none where it does not say it, or cannot be read.
     fn laid<T>(&self, key: &str, of: impl Fn(&Parallel) -> T) -> Option<T> {
         let text = self.layout.as_deref().filter(|text| says(text, key))?;

@@ -1,6 +1,6 @@
 //! Which layouts there are, and in which order they are worth a look.
 
-use collcast_scenarios::memory::{self, Framework, Software};
+use collcast_scenarios::memory::{self, Software};
 use collcast_scenarios::parallel::{Module, Modules, Parallel, Recompute, Schedule, Split};
 use collcast_scenarios::training::{MOST_PASSES, passes};
 use collcast_scenarios::transformer::{Attention, LayerKind, Transformer};
@@ -41,8 +41,9 @@ pub(super) fn left_out(request: &Request) -> String {
     });
     let others = pipelines.map(str::to_owned).into_iter().chain(others);
     let others: String = others.map(|other| format!("{other}, ")).collect();
+    let schedules = if request.beside_by_schedule() { "schedules other than dualpipe" } else { "schedule=gpipe" };
     format!(
-        "not searched, and taken by --layout: schedule=gpipe, offload, {others}etp other than 1 and tp, and sizes of tp, cp and ep that are no power of two"
+        "not searched, and taken by --layout: {schedules}, offload, {others}etp other than 1 and tp, and sizes of tp, cp and ep that are no power of two"
     )
 }
 
@@ -131,7 +132,7 @@ fn variants(
     let shards = shards(&sizes, place);
     for &micro_batch in &micro {
         for virtual_stages in chunks(model.layers, u64::from(pipeline)) {
-            for schedule in schedules(request.framework, pipeline, virtual_stages) {
+            for schedule in schedules(request, pipeline, virtual_stages) {
                 for &recompute in &recomputes {
                     for &shard in &shards {
                         let mut parallel =
@@ -155,14 +156,16 @@ fn chunks(layers: u64, pipeline: u64) -> impl Iterator<Item = u32> {
 }
 
 /// Orders of micro-batches that a framework has for so many stages and chunks; GPipe takes as long as 1F1B, and more memory.
-fn schedules(framework: Framework, pipeline: u32, chunks: u32) -> impl Iterator<Item = Schedule> {
+fn schedules(request: &Request, pipeline: u32, chunks: u32) -> impl Iterator<Item = Schedule> {
+    let only_dual = request.beside_by_schedule();
     let of = move |schedule: &Schedule| match schedule {
+        other if only_dual && *other != Schedule::DualPipe => false,
         Schedule::Gpipe => false,
         Schedule::OneForwardOneBackward => chunks == 1,
         Schedule::Interleaved => chunks > 1,
         Schedule::ZeroBubble | Schedule::DualPipe => chunks == 1 && pipeline > 1,
     };
-    framework.schedules().iter().copied().filter(of)
+    request.framework.schedules().iter().copied().filter(of)
 }
 
 /// Ranks that share parameters, where replicas of the shares are kept: those of a host, of an NVLink domain, and some more.

@@ -93,7 +93,8 @@ impl Options {
                 }
                 Err(_) => {
                     row.push("none".into());
-                    row.resize(width, Cell::Missing);
+                    row.resize(width - 1, Cell::Missing);
+                    row.push("no: has no plan".into());
                 }
             }
             table.push(row);
@@ -151,7 +152,11 @@ impl Options {
         }
         let confidence = best.plan.as_ref().map_or_else(|_| String::new(), |plan| plan.confidence.clone());
         Verdict {
-            status: if best.fits() { Status::Ok } else { Status::Failed },
+            status: match (best.fits(), without) {
+                (false, _) => Status::Failed,
+                (true, 0) => Status::Ok,
+                (true, _) => Status::Warning,
+            },
             sentence: parts.join("; "),
             confidence,
             basis: "each option searched by itself; two cannot be told apart where their intervals overlap, of one kind of GPU by calls alone"
@@ -209,11 +214,21 @@ fn by_count(option: &Choice) -> String {
 fn option(option: &Choice) -> Value {
     let mut keys = match &option.plan {
         Ok(plan) => extra(plan),
-        Err(error) => Map::from_iter([
-            ("machine".to_owned(), json!(option.machine)),
-            ("gpus".to_owned(), json!(option.gpus)),
-            ("refused".to_owned(), json!(error.to_string())),
-        ]),
+        // Keys of a plan are always there.
+        Err(error) => Map::from_iter(
+            [
+                ("machine", json!(option.machine)),
+                ("gpus", json!(option.gpus)),
+                ("refused", json!(error.to_string())),
+                ("model", json!({})),
+                ("layouts", json!([])),
+                ("searched", json!({"allowed": 0, "fitting": 0, "simulated": 0})),
+                ("tokens_per_step", Value::Null),
+                ("goodput", Value::Null),
+                ("whole", Value::Null),
+            ]
+            .map(|(key, value)| (key.to_owned(), value)),
+        ),
     };
     keys.insert("name".to_owned(), json!(option.name));
     keys.insert("price".to_owned(), json!(option.price));

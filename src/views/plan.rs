@@ -355,7 +355,11 @@ pub(super) fn extra(outcome: &Outcome) -> Map<String, Value> {
     extra.insert("searched".to_owned(), json!({"allowed": allowed, "fitting": fitting, "simulated": simulated}));
     extra.insert("layouts".to_owned(), outcome.layouts.iter().map(layout).collect());
     extra.insert("goodput".to_owned(), json!(outcome.whole.as_ref().map(|whole| whole.failures.goodput)));
-    extra.insert("whole".to_owned(), json!(outcome.whole));
+    let mut whole = json!(outcome.whole);
+    if let Some(run) = &outcome.whole {
+        whole["mean_days"] = json!(run.mean_days());
+    }
+    extra.insert("whole".to_owned(), whole);
     extra
 }
 

@@ -157,7 +157,7 @@ impl Parallel {
             "mbs" => self.micro_batch = size()?,
             "gbs" => self.global_batch = large()?,
             "seq" => self.sequence = Some(large()?),
-            "offload" => self.offload = large()?,
+            "offload" => self.offload = if value == "0" { 0 } else { large()? },
             "hsdp" => self.shard = Some(size()?),
             "sp" => {
                 self.sequence_parallel = match value {

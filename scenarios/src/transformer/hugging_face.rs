@@ -448,8 +448,7 @@ impl Config<'_> {
     /// Tokens of a sequence in training: the file names its window alone, which later stages of training may have stretched.
     fn window(&mut self) -> Result<u64, TopologiesError> {
         let window = self.or("max_position_embeddings", 4096)?;
-        let scaling = self.keys.get("rope_scaling").and_then(|value| value.get("original_max_position_embeddings"));
-        if let Some(before) = scaling.and_then(Value::as_u64).filter(|&before| before > 0 && before < window) {
+        if let Some(before) = self.window_before().filter(|&before| before > 0 && before < window) {
             self.assume(format!(
                 "sequences of {before} tokens, as before the window was stretched to {window}; {OTHER_SEQUENCE}"
             ));
@@ -457,6 +456,15 @@ impl Config<'_> {
         }
         self.assume(format!("sequences are as long as the whole window, {window} tokens; {OTHER_SEQUENCE}"));
         Ok(window)
+    }
+
+    /// The window before it was stretched. It stands beside the rotary base: in `rope_scaling`, since version 5 of `transformers` in
+    /// `rope_parameters` or there in a table for each kind of layer, and of Phi-3 at the top level.
+    fn window_before(&self) -> Option<u64> {
+        let of = |keys: &Map<String, Value>| keys.get("original_max_position_embeddings")?.as_u64();
+        let tables = || ["rope_scaling", "rope_parameters"].iter().filter_map(|key| self.keys.get(*key)?.as_object());
+        let by_kind = tables().flat_map(|table| table.values()).filter_map(Value::as_object).filter_map(of);
+        of(self.keys).or_else(|| tables().find_map(of)).or_else(|| by_kind.min())
     }
 
     /// Whether all layers have attention, of one shape. Windows are no other shape.
