@@ -512,6 +512,17 @@ fn unmeasured(topology: &Topology) -> String {
     }
 }
 
+/// Which profile is taken, and what it rests on.
+pub(crate) fn profile_line(topology: &Topology, profile: &Profile, basis: Basis) -> String {
+    format!(
+        "profile {}: {}{}{}",
+        profile.name,
+        made_of(&profile.evidence),
+        if topology.profile.is_none() && profile.name == "prior" { unmeasured(topology) } else { String::new() },
+        if basis == Basis::Extrapolated { "; EXTRAPOLATED beyond what it was made with" } else { "" }
+    )
+}
+
 /// Machine, version, launch mode, profile, and what the machine assumes.
 pub fn assumptions(topology: &Topology, profile: &Profile, settings: &Settings, basis: Basis) -> Vec<String> {
     let version = settings.version.unwrap_or_default();
@@ -524,13 +535,7 @@ pub fn assumptions(topology: &Topology, profile: &Profile, settings: &Settings, 
             settings.launch,
             if settings.cold { ", one cold call" } else { ", calls back to back" },
         ),
-        format!(
-            "profile {}: {}{}{}",
-            profile.name,
-            made_of(&profile.evidence),
-            if topology.profile.is_none() && profile.name == "prior" { unmeasured(topology) } else { String::new() },
-            if basis == Basis::Extrapolated { "; EXTRAPOLATED beyond what it was made with" } else { "" }
-        ),
+        profile_line(topology, profile, basis),
     ];
     lines.extend(topology.assumptions.iter().map(|a| format!("assumed: {a}")));
     lines

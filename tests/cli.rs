@@ -561,6 +561,25 @@ fn schedules_are_written_and_read() {
     check_refused(&["simulate", "h200x4", "--schedule", &wrong, "-s", "1M"], &["does not do what it says", "rank"]);
 }
 
+/// Goal: a file for fewer ranks than the machine has GPUs is forecast on the hosts that hold these, as such a call is.
+#[test]
+fn schedules_run_where_their_ranks_are() {
+    let ring = ["-c", "all_gather", "-s", "1M", "--algorithm", "ring", "--protocol", "simple", "--channels", "4"];
+    let (_, xml, _) = collcast(&[&["convert", "dgx-h100"][..], &ring].concat());
+    let (_dir, path) = file("ring.xml", xml.as_bytes());
+    let of = |nodes: &str| {
+        let of = ["sweep", "dgx-h100", "--schedule", &path, "-s", "1M", "--format", "json", "--nodes", nodes];
+        let (code, out, err) = collcast(&of);
+        assert_eq!(code, 0, "{err}");
+        let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+        (report["rows"].clone(), report["assumptions"][0].clone(), report["assumptions"][1].clone())
+    };
+    let one = of("1");
+    assert!(one.0[0]["nodes"] == 1 && one.0[0]["launch"] == "threads", "{one:?}");
+    assert_eq!(of("2"), one);
+    assert_eq!(of("1,2,3"), one, "the first 8 ranks are on one host of each");
+}
+
 /// Goal: a file of 24 chunks is forecast without a size, and over a range of sizes, though no power of two is 24 chunks.
 #[test]
 fn sizes_nobody_named_fit_the_file() {
@@ -841,6 +860,19 @@ fn a_sweep_over_node_counts_prints_its_scaling() {
     }
     let empty = report["rows"].as_array().unwrap().iter().filter(|row| bytes(row) == 0.0);
     assert_eq!(empty.count(), 3);
+    // Launch mode and profile are those of each row: one mode for all, and profiles that differ are all said.
+    let (_, out, err) =
+        collcast(&["sweep", "dgx-h100", "--nodes", "1,2,4", "-c", "all_gather", "-s", "4,5,6,1M", "--format", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["launch"] == "processes"), "{rows:?}");
+    let said: Vec<&str> = report["assumptions"].as_array().unwrap().iter().filter_map(|line| line.as_str()).collect();
+    assert!(said[0].contains("4 hosts x 8") && said[0].contains("launch processes"), "{said:?}");
+    assert!(said.iter().any(|line| line.starts_with("on 1 host: profile prior: ")), "{said:?}");
+    assert!(!said.iter().any(|line| line.starts_with("on 2")), "{said:?}");
+    let read = |name: &str| report["inputs"].as_array().unwrap().iter().any(|input| input["path"] == name);
+    assert!(read("prior (built-in)") && read("hopper-ib-published (built-in)"), "{}", report["inputs"]);
+    assert!(rows.len() == 6 && err.contains("are one row"), "4, 5 and 6 B are nothing each: {err}");
     // Ranks that the same hosts hold are one forecast.
     let (code, out, err) =
         collcast(&["sweep", "dgx-h100", "--nodes", "2,4", "--ranks", "8", "-s", "1M", "--format", "json"]);

@@ -23,7 +23,8 @@ use super::guard::{GuardArgs, SIZES, SIZES_OF_THREADS};
 use super::launch;
 use super::output::{Format, OutputArgs, PageArgs, in_folder, with_nccl_tests, write};
 use super::progress::told;
-use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries, refused, span};
+use super::queries::queries;
+use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, refused, span};
 use super::sets::SetsArgs;
 
 /// Batches of a quick run, and the time that those of a size may take: the nine sizes of it take some seconds.

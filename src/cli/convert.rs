@@ -8,7 +8,8 @@ use collcast::convert::{Target, convert};
 
 use super::call::{self, Code};
 use super::output::{extension, write};
-use super::selectors::{CallArgs, MachineArgs, Named, of_one_call, only_one, queries, refused};
+use super::queries::queries;
+use super::selectors::{CallArgs, MachineArgs, Named, of_one_call, only_one, refused};
 
 #[derive(clap::Args, Debug)]
 #[command(

@@ -26,6 +26,7 @@ mod probe;
 mod profile;
 mod program;
 mod progress;
+mod queries;
 mod report;
 mod scenario;
 mod schema;

@@ -14,8 +14,9 @@ use super::selectors::profile_folders;
     after_help = "A profile holds what is known of links, kernels and hosts. Where none is named, a command takes the first of:
   profile.toml beside the topology file, where it is of that machine
   one in a folder of your own that was fitted to measurements of the machine
-  the one that the machine names, or `prior`, whose values are cited; over it one that is fitted to published runs of
-  such machines, where it is nearer on runs whose publisher it had not seen
+  the one that the machine names, else one that was measured on such GPUs, as many of a host, else `prior`, whose
+  values are cited; over it one that is fitted to published runs of such machines, where it is nearer on runs whose
+  publisher it had not seen
 
 Folders of your own: those in COLLCAST_PROFILES, separated by colons, or else ~/.config/collcast/profiles.
 A name is looked for beside the topology file, there, and among the built-in ones.
@@ -55,9 +56,9 @@ enum ProfileCommand {
     },
     /// The constants by which two differ, those that differ most first
     Diff {
-        /// Name or TOML file
+        /// Name or TOML file; several with commas lie over each other
         before: String,
-        /// Name or TOML file
+        /// Name or TOML file; several with commas lie over each other
         after: String,
         #[command(flatten)]
         output: OutputArgs,

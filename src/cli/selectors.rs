@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::parser::ValueSource;
@@ -11,8 +11,8 @@ use collcast_hwbackend::read::ReadOptions;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp, UnknownName};
 use collcast_sim::ids::Rank;
 use collcast_sim::predict::{Choice, MOST_CALLS, PredictError};
+use collcast_sim::schedule::Call;
 use collcast_sim::schedule::msccl::Imported;
-use collcast_sim::schedule::{Call, check_supported, valid_protocols};
 use collcast_sim::split::{Split, SplitError};
 use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
@@ -24,9 +24,6 @@ use collcast::site::DEFAULT_MACHINE;
 use collcast::{Error, Query, Site, SiteSpec, site, values};
 
 use super::config;
-
-/// Most points of a sweep: a slip such as `1:8G:1` must not run for ever.
-const MAX_POINTS: usize = 100_000;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct MachineArgs {
@@ -297,6 +294,8 @@ pub(crate) struct CallArgs {
         help_heading = "Collective"
     )]
     pub(crate) schedule: Option<PathBuf>,
+    #[arg(skip)]
+    read: OnceLock<Arc<Imported>>,
     /// Elements from each rank (row) to each rank (column) of an all_to_all: CSV without header
     #[arg(long, value_name = "FILE", help_heading = "Collective")]
     pub(crate) counts: Option<PathBuf>,
@@ -419,12 +418,6 @@ fn size(text: &str) -> Result<u64, Error> {
 /// The size of one call where none is given.
 const ONE_SIZE: Bytes = Bytes(64 << 20);
 
-/// The algorithm of a file.
-fn read_schedule(path: &Path) -> Result<Imported, Error> {
-    let text = read_text("read the schedule", path)?;
-    Ok(Imported::parse(&text, &path.display().to_string())?)
-}
-
 /// The size that nccl-tests begins with, and ends with, by itself; what begins above ends there.
 const NCCL_TESTS: &str = "32M";
 
@@ -437,20 +430,36 @@ impl CallArgs {
         if self.size.is_some() || self.minbytes.is_some() {
             return Ok(None);
         }
-        let size = match self.schedule.as_deref().map(read_schedule).transpose()? {
+        let size = match self.imported()? {
             None => ONE_SIZE,
             Some(of) => {
                 let size = ONE_SIZE.0.max(of.min_bytes.unwrap_or(0)).min(of.max_bytes.unwrap_or(u64::MAX));
-                Bytes(self.fitting(&of, size)?)
+                Bytes(self.fitting(of, size)?)
             }
         };
         self.size = Some(size.0.to_string());
         Ok(Some(size))
     }
 
+    /// The algorithm of the file that is named, if one is: read once, as a pipe can be.
+    pub(super) fn imported(&self) -> Result<Option<&Arc<Imported>>, Error> {
+        let Some(path) = &self.schedule else { return Ok(None) };
+        if let Some(known) = self.read.get() {
+            return Ok(Some(known));
+        }
+        let text = read_text("read the schedule", path)?;
+        let imported = Imported::parse(&text, &path.display().to_string())?;
+        Ok(Some(self.read.get_or_init(|| Arc::new(imported))))
+    }
+
+    /// Ranks of a call, where an option or the file says how many.
+    pub(super) fn asked_ranks(&self) -> Result<Option<u32>, Error> {
+        Ok(self.ranks.or(self.imported()?.map(|of| of.ranks)))
+    }
+
     /// The largest size up to one that an algorithm's chunks are equal parts of, as nccl-tests rounds sizes down; the size
     /// itself where there is none.
-    fn fitting(&self, of: &Imported, size: u64) -> Result<u64, Error> {
+    pub(super) fn fitting(&self, of: &Imported, size: u64) -> Result<u64, Error> {
         let call = |size| self.call(of.collective, self.ranks.unwrap_or(of.ranks), size);
         let unit = of.chunks * call(size)?.dtype.size();
         // Parts of ranks begin on 16 bytes, which as many chunks as that are.
@@ -527,7 +536,7 @@ impl CallArgs {
 
     /// What is asked of a machine, and how NCCL is told to run the call on it.
     pub(crate) fn spec(&self, machine: &MachineArgs, nodes: Option<u32>) -> Result<SiteSpec, Error> {
-        let (ranks, split, launch) = (self.ranks, self.split()?, self.launch()?);
+        let (ranks, split, launch) = (self.asked_ranks()?, self.split()?, self.launch()?);
         let site = self.nccl.on(machine.spec(nodes)?)?;
         Ok(SiteSpec { ranks, split, launch, cold: self.cold, registered: self.registered, ..site })
     }
@@ -616,7 +625,7 @@ impl CallArgs {
     }
 
     /// The communicators that `--split` makes of the first ranks.
-    fn groups(&self, topology: &Topology, ranks: u32) -> Result<Option<Arc<Vec<Vec<Rank>>>>, Error> {
+    pub(super) fn groups(&self, topology: &Topology, ranks: u32) -> Result<Option<Arc<Vec<Vec<Rank>>>>, Error> {
         let Some(split) = self.split()? else { return Ok(None) };
         if ranks > topology.ranks() {
             let (gpus, topology) = (topology.ranks(), topology.name.clone());
@@ -687,114 +696,4 @@ fn read_counts(path: &Path, ranks: u32, dtype: DataType) -> Result<Arc<[u64]>, E
         ));
     }
     Ok(counts.into())
-}
-
-/// The queries of an imported algorithm: the sizes that it is for, on each machine.
-fn imported(call: &CallArgs, path: &Path, machines: usize) -> Result<Vec<Vec<Query>>, Error> {
-    let imported = Arc::new(read_schedule(path)?);
-    let (mut queries, mut misfits) = (Vec::new(), Vec::new());
-    let mut sizes = call.sizes()?;
-    // Those of a range are nobody's choice one by one.
-    if call.size.as_deref().is_none_or(|text| text.contains(':')) {
-        let asked = sizes.clone();
-        for size in &mut sizes {
-            *size = call.fitting(&imported, *size)?;
-        }
-        if sizes != asked {
-            say!(
-                "note: sizes of a range are rounded down to what the {} chunks of the file are equal parts of",
-                imported.chunks
-            );
-        }
-        sizes.dedup();
-    }
-    for size in sizes {
-        let call = call.call(imported.collective, call.ranks.unwrap_or(imported.ranks), size)?;
-        match imported.check(&call) {
-            Ok(()) => {
-                let query = Query::of(call).forced(Algorithm::Msccl, imported.protocol);
-                queries.push(Query { schedule: Some(Arc::clone(&imported)), ..query });
-            }
-            Err(error) => misfits.push(error),
-        }
-    }
-    match misfits.into_iter().next() {
-        Some(error) if queries.is_empty() => return Err(error.into()),
-        Some(error) => say!("note: sizes that the file is not for are left out: {}", error.what),
-        None => {}
-    }
-    Ok(vec![queries; machines])
-}
-
-/// What is asked of each machine.
-pub(crate) fn queries(call: &CallArgs, sites: &[Site]) -> Result<Vec<Vec<Query>>, Error> {
-    if let Some(path) = &call.schedule {
-        return imported(call, path, sites.len());
-    }
-    let (algorithms, protocols, channels) = (call.algorithms()?, call.protocols()?, call.channel_counts()?);
-    let (collectives, sizes) = (call.collectives()?, call.sizes()?);
-    let count = [sites.len(), collectives.len(), algorithms.len(), protocols.len(), channels.len(), sizes.len()]
-        .into_iter()
-        .fold(1_usize, usize::saturating_mul);
-    if count > MAX_POINTS {
-        return Err(Error::usage(
-            format!("the sweep has {count} points; at most {MAX_POINTS} are run"),
-            "take fewer sizes or algorithms",
-        ));
-    }
-    let pairs: Vec<Pair> =
-        algorithms.iter().flat_map(|&algorithm| protocols.iter().map(move |&protocol| (algorithm, protocol))).collect();
-    let of_each: Vec<Vec<Pair>> = collectives.iter().map(|&collective| fitting(collective, &pairs)).collect();
-    let mut all = Vec::new();
-    for site in sites {
-        let topology = &site.topology;
-        let ranks = call.ranks.unwrap_or(topology.ranks());
-        let groups = call.groups(topology, ranks)?;
-        let ranks = groups.as_ref().and_then(|g| g.first()).map_or(ranks, |g| u32::try_from(g.len()).unwrap_or(ranks));
-        let mut queries = Vec::new();
-        for (&collective, pairs) in collectives.iter().zip(&of_each) {
-            for &(algorithm, protocol) in pairs {
-                for &channels in &channels {
-                    let mut empty = false;
-                    for &size in &sizes {
-                        let (call, groups) = (call.call(collective, ranks, size)?, groups.clone());
-                        // Sizes of less than an element a rank are the same empty call.
-                        let again = call.size().0 == 0 && std::mem::replace(&mut empty, true);
-                        if !again {
-                            queries.push(Query { call, algorithm, protocol, channels, schedule: None, groups });
-                        }
-                    }
-                }
-            }
-        }
-        all.push(queries);
-    }
-    Ok(all)
-}
-
-/// Who decides on an algorithm and a protocol.
-type Pair = (Choice<Algorithm>, Choice<Protocol>);
-
-/// The pairs asked for that a collective has: what lists name for others is left out. Where it has none of them all are there,
-/// and the forecast says what it can use.
-fn fitting(collective: Collective, asked: &[Pair]) -> Vec<Pair> {
-    let does = |&(algorithm, protocol): &Pair| match (algorithm, protocol) {
-        (Choice::Forced(algorithm), Choice::Forced(protocol)) => {
-            check_supported(collective, algorithm).is_ok() && valid_protocols(algorithm).contains(&protocol)
-        }
-        (Choice::Forced(algorithm), _) => check_supported(collective, algorithm).is_ok(),
-        _ => true,
-    };
-    let (fit, lacking): (Vec<Pair>, Vec<Pair>) = asked.iter().copied().partition(does);
-    if lacking.is_empty() || fit.is_empty() {
-        return asked.to_vec();
-    }
-    let name = |(algorithm, protocol): &Pair| match (algorithm, protocol) {
-        (Choice::Forced(algorithm), Choice::Forced(protocol)) => Some(format!("{algorithm}/{protocol}")),
-        (Choice::Forced(algorithm), _) => Some(algorithm.to_string()),
-        _ => None,
-    };
-    let names: Vec<String> = lacking.iter().filter_map(name).collect();
-    say!("note: {collective} has no {}: left out", names.join(", "));
-    fit
 }

@@ -12,7 +12,8 @@ use collcast_reports::model::Report;
 use super::call::Code;
 use super::output::{OutputArgs, PageArgs, write};
 use super::progress::watched;
-use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, of_one_call, only_one, queries};
+use super::queries::queries;
+use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, of_one_call, only_one};
 
 #[derive(clap::Args, Debug)]
 #[command(

@@ -8,7 +8,8 @@ use collcast::{Error, Query, Site, views};
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, with_nccl_tests};
 use super::progress::watched;
-use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
+use super::queries::queries;
+use super::selectors::{CallArgs, MachineArgs, Named, default_sizes};
 use super::shard::{ShardArgs, write_part};
 
 #[derive(clap::Args, Debug)]
@@ -51,7 +52,7 @@ pub(super) fn answer(args: &Args, given: &Named, merged: Option<&Parts>) -> Resu
     sites.sort_by_key(|site| site.topology.hosts().len());
     sites.dedup_by_key(|site| site.topology.hosts().len());
     let before = sites.len();
-    if args.call.ranks.is_some() && args.machine.placement.read()?.is_none() && args.call.split.is_none() {
+    if args.call.asked_ranks()?.is_some() && args.machine.placement.read()?.is_none() && args.call.split.is_none() {
         // The first ranks are on the same hosts of each.
         sites.dedup_by_key(|site| site.nodes());
     }
@@ -61,6 +62,10 @@ pub(super) fn answer(args: &Args, given: &Named, merged: Option<&Parts>) -> Resu
             "note: the ranks are on {hosts} host{} with several of these --nodes: shown once",
             if hosts == 1 { "" } else { "s" }
         );
+    }
+    // Bandwidth grows with hosts, and not with another launch mode.
+    if let Some(launch) = sites.last().map(|site| site.settings().launch) {
+        sites.iter_mut().for_each(|site| site.told.settings.launch = launch);
     }
     let points = queries(&args.call, &sites)?;
     if let Some(shard) = args.shard.of(merged) {

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use collcast_hwbackend::read::UNSAID;
 use collcast_reports::model::Input;
 use collcast_sim::collective::{Algorithm, Collective};
+use collcast_sim::domain::Basis;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::predict::{PredictError, Prediction, Predictor};
 use rayon::prelude::*;
@@ -21,9 +22,10 @@ use serde::Serialize;
 use crate::confidence::Grounds;
 use crate::error::Error;
 use crate::health::reached;
+use crate::plan::each_once;
 use crate::query::{Query, SHARP_LEVELS, UNMEASURED_SWITCHES};
 use crate::shard::Shard;
-use crate::site::{Site, assumptions};
+use crate::site::{Site, profile_line};
 use crate::watch::Watch;
 use explain::Explained;
 pub use ports::without_slow_ports;
@@ -119,6 +121,7 @@ pub fn merged(
         None => None,
     };
     let (mut rows, mut explained) = (Vec::new(), Vec::new());
+    let mut bases = vec![Basis::default(); parts.len()];
     for (call, (part, query)) in (0..).zip(calls(parts)) {
         let Some(prediction) = predictions.remove(&call) else { continue };
         let site = parts[part].0;
@@ -126,12 +129,11 @@ pub fn merged(
         if explain {
             explained.extend(explain::explain(site, &row, &predictors[part])?);
         }
+        bases[part] = bases[part].max(row.grounds.basis);
         rows.push(row);
     }
     let grounds: Grounds = rows.iter().map(|row| row.grounds.clone()).collect();
-    let mut notes = assumptions(&last.communicator(), &last.profile, first.settings(), grounds.basis);
-    notes.extend(last.why.clone());
-    notes.extend(first.told.notes.iter().cloned());
+    let mut notes = machines(parts, &bases);
     notes.extend(rows.first().and_then(|row| row.query.split_note()));
     notes.extend(
         rows.iter().filter_map(|row| row.prediction.grown).max_by(|a, b| a.off.total_cmp(&b.off)).map(|grown| {
@@ -155,8 +157,32 @@ pub fn merged(
     warnings.extend(warnings_of(&rows));
     warnings.extend(not_modelled(&rows));
     let scaling = scaling::scaling(&rows);
-    let inputs = last.sources.clone();
+    let inputs = each_once(parts.iter().flat_map(|(site, _)| site.sources.iter().cloned()));
     Ok(Outcome { scaling, explained, inputs, notes, unsaid: unsaid(parts), warnings, grounds, rows })
+}
+
+/// What is said of the machines: all of the last one, and of the others how launch mode and profile differ from its own.
+fn machines(parts: &[(&Site, &[Query])], bases: &[Basis]) -> Vec<String> {
+    let of = |site: &Site, basis: Basis| {
+        let launch = format!("launch {}", site.settings().launch);
+        [launch, profile_line(&site.communicator(), &site.profile, basis)].into_iter().chain(site.why.clone())
+    };
+    let (Some((last, _)), Some(&basis)) = (parts.last(), bases.last()) else { return Vec::new() };
+    let said: Vec<String> = of(last, basis).collect();
+    let mut others: Vec<(Vec<String>, Vec<String>)> = Vec::new();
+    for ((site, _), &basis) in parts.iter().zip(bases) {
+        let lines: Vec<String> = of(site, basis).filter(|line| !said.contains(line)).collect();
+        match others.iter_mut().find(|(known, _)| *known == lines) {
+            Some((_, hosts)) => hosts.push(site.nodes().to_string()),
+            None => others.push((lines, vec![site.nodes().to_string()])),
+        }
+    }
+    let mut notes = last.notes(basis);
+    for (lines, hosts) in others {
+        let plural = if hosts == ["1"] { "" } else { "s" };
+        notes.extend(lines.into_iter().map(|line| format!("on {} host{plural}: {line}", hosts.join(", "))));
+    }
+    notes
 }
 
 /// What published runs reached, of each collective on each machine.

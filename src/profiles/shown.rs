@@ -157,7 +157,10 @@ pub struct Difference {
 /// # Errors
 /// No such profile.
 pub fn differences(before: &str, after: &str, folders: &Folders) -> Result<Vec<Difference>, Error> {
-    let of = |name: &str| super::layered(&[name.to_owned()], folders).map(|(profile, _)| profile);
+    let of = |names: &str| {
+        let layers: Vec<String> = names.split(',').map(|name| name.trim().to_owned()).collect();
+        super::layered(&layers, folders).map(|(profile, _)| profile)
+    };
     let (a, b) = (of(before)?, of(after)?);
     let differ = |&constant: &Constant| {
         let (before, after) = (&a[constant], &b[constant]);

@@ -59,10 +59,10 @@ impl Outcome {
             report.tables.extend(explained(&outcome.explained));
         }
         let sentence = format!(
-            "{} of {} over {} ranks takes {}{}, bound by {}",
+            "{} of {} over {} takes {}{}, bound by {}",
             row.collective,
             Bytes(row.size_bytes),
-            row.ranks,
+            ranks(row.ranks),
             SimDuration::from_us(row.time_us),
             rate(row).map_or_else(String::new, |rate| format!(" ({rate}, {})", likely(row))),
             row.bound
@@ -72,9 +72,17 @@ impl Outcome {
     }
 }
 
-/// A row's bandwidth: of the bus, over which a rank alone sends nothing; none of 0 B.
+/// A row's bandwidth: of the bus, over which a rank alone sends nothing; none of 0 B, nor of a rank alone in place, where nothing
+/// moves.
 fn bandwidth(row: &Row) -> Option<(f64, &'static str)> {
+    if row.ranks == 1 && row.asked.in_place {
+        return None;
+    }
     [(row.busbw_gbps, "bus"), (row.algbw_gbps, "algorithm")].into_iter().find(|(gbps, _)| *gbps > 0.0)
+}
+
+fn ranks(count: u32) -> String {
+    format!("{count} rank{}", if count == 1 { "" } else { "s" })
 }
 
 /// The same in words.
@@ -164,7 +172,7 @@ fn rows(rows: &[Row]) -> Table {
 /// For a screen: what is the same in every row goes into the title, what only files need goes.
 fn for_people(table: &mut Table, rows: &[Row]) {
     let Some(first) = rows.first() else { return };
-    table.title = format!("{} over {} ranks", first.collective, first.ranks);
+    table.title = format!("{} over {}", first.collective, ranks(first.ranks));
     let settings = asked_columns();
     let settings = settings.each_ref().map(|column| &*column.key);
     let mut hidden = [&["messages", "folded", "chosen_by", "channels_asked", "asked"], &settings[..]].concat();
@@ -214,9 +222,9 @@ fn verdict(outcome: &Outcome) -> Option<Verdict> {
         },
     );
     let sentence = format!(
-        "{} over {} ranks{peak} {} takes {:.1} us (likely {:.1} to {:.1})",
+        "{} over {}{peak} {} takes {:.1} us (likely {:.1} to {:.1})",
         best.collective,
-        best.ranks,
+        ranks(best.ranks),
         Bytes(smallest.size_bytes),
         smallest.time_us,
         smallest.low_us,
