@@ -873,6 +873,13 @@ fn a_sweep_over_node_counts_prints_its_scaling() {
     let read = |name: &str| report["inputs"].as_array().unwrap().iter().any(|input| input["path"] == name);
     assert!(read("prior (built-in)") && read("hopper-ib-published (built-in)"), "{}", report["inputs"]);
     assert!(rows.len() == 6 && err.contains("are one row"), "4, 5 and 6 B are nothing each: {err}");
+    // In place a rank alone moves nothing: it has a time, and no bandwidth.
+    let (_, out, _) = collcast(&["sweep", "h200x2", "--ranks", "1", "--in-place", "-s", "1M"]);
+    assert!(out.contains("all_reduce over 1 rank\n") && !out.contains("1 ranks"), "{out}");
+    let (_, out, _) = collcast(&["sweep", "h200x2", "--ranks", "1", "--in-place", "-s", "1M", "--format", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let sentence = report["verdict"]["sentence"].as_str().unwrap();
+    assert!(sentence.contains("over 1 rank: 1 MiB takes"), "{sentence}");
     // Ranks that the same hosts hold are one forecast.
     let (code, out, err) =
         collcast(&["sweep", "dgx-h100", "--nodes", "2,4", "--ranks", "8", "-s", "1M", "--format", "json"]);

@@ -129,6 +129,10 @@ fn profiles_are_shown_and_compared() {
     let differ = rows(&["profile", "diff", "b200-nvswitch", "gb200-published"]);
     assert!(differ.len() == 1 && differ[0]["name"] == fitted[0]["name"] && differ[0]["after"] == fitted[0]["value"]);
     assert!(rows(&["profile", "diff", "h200-nvswitch", "h200-nvswitch"]).is_empty());
+    assert!(
+        rows(&["profile", "diff", "prior, h200-nvswitch", "h200-nvswitch"]).is_empty(),
+        "names lie over each other"
+    );
     let ratios: Vec<f64> = (rows(&["profile", "diff", "prior", "h200-nvswitch"]).iter())
         .map(|row| row["ratio"].as_f64().unwrap().ln().abs())
         .collect();
