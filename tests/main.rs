@@ -19,6 +19,7 @@ mod doctor;
 mod edge;
 mod examples;
 mod flags;
+mod graphs;
 mod guard;
 mod history;
 mod hosts;
