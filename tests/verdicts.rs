@@ -653,9 +653,9 @@ fn verdicts_are_right() {
     }
     let share = |part: usize, of: usize| part as f64 / of.max(1) as f64;
     let healthy = of(&[HEALTHY], false);
-    // One of four is `aws_p5_scaling_allreduce`: at 32 MiB over EFA it takes half as long again as AWS' own run of that machine
-    // lets expect, and nobody says why. Two are all-gathers in registered buffers on 3 GPUs, 14 to 27% slower than forecast.
-    assert!(healthy.all() >= 40 && share(healthy.slow, healthy.all()) <= 0.03, "{healthy:?}");
+    // One of three is `aws_p5_scaling_allreduce`: at 32 MiB over EFA it takes half as long again as AWS' own run of that machine
+    // lets expect, and nobody says why. One is an all-gather in registered buffers on 3 GPUs, 14% slower than forecast.
+    assert!(healthy.all() >= 40 && share(healthy.slow, healthy.all()) <= 0.02, "{healthy:?}");
     let sick = of(&["by 25%", "by 45%", "by 100%", "broken"], false);
     assert!(sick.all() >= 200 && share(sick.slow, sick.slow + sick.pass) >= 0.98, "{sick:?}");
     // Broadcasts of H200 and H100 reach 102 to 104% of the forecast at large sizes: 15% below that is within the limit.

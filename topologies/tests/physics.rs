@@ -172,3 +172,18 @@ fn one_rank_copies_as_fast_as_its_memory() {
     assert!((predicted.bound.time.as_us() / least - 1.0).abs() < 1e-3, "{:?}", predicted.bound);
     assert_eq!(predicted.plan.channels, 1);
 }
+
+/// Goal: what of a long call's middle is left out changes nothing: where channels get unlike parts of the links and end one
+/// after the other, times grow evenly with sizes.
+#[test]
+fn long_calls_have_one_rate() {
+    let (topology, settings) = (load("dgx-h100", Some(1), None).unwrap(), Settings::default());
+    let rate =
+        |gib: u64| (gib << 30) as f64 / time(&topology, &settings, Collective::AllReduce, Algorithm::Nvls, gib << 30);
+    let base = rate(12);
+    for gib in [13, 14, 16, 18] {
+        let off = rate(gib) / base - 1.0;
+        println!("{gib} GiB: {:+.2}%", 100.0 * off);
+        assert!(off.abs() < 0.003, "{gib} GiB: {off}");
+    }
+}

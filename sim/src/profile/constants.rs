@@ -180,8 +180,6 @@ constants! {
         "what the kernel of sends and receives takes longer than that of LL: its warps find out whom each serves",
     KernelBlock "kernel.block" "us" TIME Kernel
         "from the start of a kernel's block to that of the next: channels do not run in step",
-    KernelEvent "kernel.event" "us" TIME Launch
-        "what NCCL's event after each call in a CUDA graph takes, a part of `kernel.*` (`NCCL_GRAPH_MIXING_SUPPORT`)",
     KernelFetch "kernel.fetch" "us" TIME LinkLatency
         "one way over PCIe where blocks fetch what they are to do from host memory (NCCL 2.8)",
     LaunchSingleThread "launch.single_thread" "us" TIME Launch
@@ -220,4 +218,6 @@ constants! {
         "work of the host thread of a framework to launch one collective",
     LaunchFirst "launch.first" "us" TIME Launch
         "from the call to the kernel's start when nothing is queued",
+    KernelEvent "kernel.event" "us" TIME Launch
+        "what NCCL's event after each call in a CUDA graph takes, a part of `kernel.*` (`NCCL_GRAPH_MIXING_SUPPORT`)",
 }
