@@ -476,13 +476,14 @@ fn runs_of_other_machines_are_not_judged() {
 /// Goal: where small calls alone are slow, the verdict says up to which size, and sends to the host, not to its links.
 #[test]
 fn slow_small_calls_are_the_hosts() {
-    for (launch, host) in [("threads", true), ("graph", false)] {
+    // PyTorch's graphs of small calls take twice as long as those of others, and are healthy.
+    for (launch, host, slow) in [("threads", true, 2.0), ("graph", false, 3.0)] {
         let (_, good, err) = collcast(&["sweep", "h200x4", "--format", "json", "-s", "8:256M:2", "--launch", launch]);
         let good: Value = serde_json::from_str(&good).unwrap_or_else(|e| panic!("{e}: {err}"));
         let mut rows = String::from("collective,ranks,launch,size_bytes,time_us\n");
         for row in good["rows"].as_array().unwrap() {
             let (size, time) = (row["size_bytes"].as_u64().unwrap(), row["time_us"].as_f64().unwrap());
-            let times = if size <= 64 << 10 { 2.0 } else { 1.0 };
+            let times = if size <= 64 << 10 { slow } else { 1.0 };
             rows += &format!("all_reduce,4,{launch},{size},{:.2}\n", times * time);
         }
         let folder = tempfile::tempdir().unwrap();
