@@ -77,7 +77,7 @@ fn hosts_launch(launch: Launch) -> f64 {
     match launch {
         Launch::Processes => 0.3,
         Launch::SingleThread | Launch::Threads => 0.16,
-        // Calls of a graph are launched by the device.
+        // The device launches them.
         Launch::Graph => 0.0,
     }
 }
@@ -93,9 +93,12 @@ fn point(size: u64, rows: &[&Judged<'_>], own: bool) -> Point {
     let measured = |j: &&Judged<'_>| j.row.time.as_us() * p.time.as_us() / j.prediction.time.as_us();
     let own = if own && p.beyond.is_empty() { (p.high.as_us() / p.low.as_us()).ln() / INTERVAL } else { 0.0 };
     // Calls that the host keeps, or one that is slower and healthy would keep, say how fast it launches.
-    let launch = rows[0].launch();
-    let host = hosts_launch(launch) + (p.issue.as_us() / p.time.as_us()).ln().min(0.0) / HEAVY_TAIL;
-    let host = if launch == Launch::Graph { (EVENTS / p.time.as_us()).ln_1p() } else { host };
+    let (launch, settings) = (rows[0].launch(), &rows[0].question.settings);
+    let host = match launch {
+        Launch::Graph if settings.nccl.no_graph_events => 0.0,
+        Launch::Graph => (EVENTS / p.time.as_us()).ln_1p(),
+        _ => hosts_launch(launch) + (p.issue.as_us() / p.time.as_us()).ln().min(0.0) / HEAVY_TAIL,
+    };
     Point {
         size_bytes: size,
         measured_us: rows.iter().map(measured).collect(),
