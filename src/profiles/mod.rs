@@ -145,8 +145,8 @@ pub fn layered(names: &[String], folders: &Folders) -> Result<(Profile, Vec<Inpu
 }
 
 /// The profiles named, or else the best there is for a machine: one beside its file, the user's own that was fitted to
-/// this machine, and the one that the machine names, or that is of such GPUs. Over this lies one that is fitted to published runs of such machines,
-/// where it is surely [nearer](Published::nearer) on those that it had not seen.
+/// this machine, and the one that the machine names, or that is of such GPUs. Over this lies one that is fitted to published
+/// runs of such machines, where it is surely [nearer](Published::nearer) on those that it had not seen.
 ///
 /// # Errors
 /// A file that cannot be read; a name that does not exist.

@@ -214,10 +214,10 @@ mod tests {
 
     /// Goal: a role's ranks and the others of its role on the same hosts, by hand: two hosts of 8, tp=4, dp=4.
     #[test]
-    fn roles_by_hand() {
-        let topology = SiteSpec::new("dgx-h100").nodes(2).topology().unwrap();
+    fn roles_by_hand() -> Result<(), Box<dyn std::error::Error>> {
+        let topology = SiteSpec::new("dgx-h100").nodes(2).topology()?;
         let on = Machine { topology: &topology, transport: Transport::default() };
-        let (groups, notes) = "tp=4,pp=1,dp=4".parse::<Communicators>().unwrap().on(&on).unwrap();
+        let (groups, notes) = "tp=4,pp=1,dp=4".parse::<Communicators>()?.on(&on)?;
         assert!(notes.is_empty(), "{notes:?}");
         let ranks = |group: &Group| -> Vec<Vec<u32>> {
             group.together.iter().map(|ranks| ranks.iter().map(|rank| rank.0).collect()).collect()
@@ -227,11 +227,12 @@ mod tests {
         assert_eq!(groups[0].communicator.to_string(), "tp (4 ranks, 1 nodes)");
         assert_eq!(groups[1].communicator.to_string(), "dp (4 ranks, 2 nodes)");
         assert!(groups[0].is_first() && !groups[1].is_first());
-        let (groups, notes) = "a=2,b=2".parse::<Communicators>().unwrap().on(&on).unwrap();
+        let (groups, notes) = "a=2,b=2".parse::<Communicators>()?.on(&on)?;
         assert_eq!((groups.len(), notes.len()), (1, 2), "one is alike, and 12 GPUs are in none: {notes:?}");
-        assert!("a=8,b=4".parse::<Communicators>().unwrap().on(&on).is_err());
+        assert!("a=8,b=4".parse::<Communicators>()?.on(&on).is_err());
         for bad in ["", "tp", "tp=0", "=4", "tp=x", "tp=2,tp=4", "tp=1"] {
             assert!(bad.parse::<Communicators>().is_err_and(|e| !e.is_empty()) || bad == "tp=1", "{bad}");
         }
+        Ok(())
     }
 }
