@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::health::suspects::{KNOWN, Member, Suspect, infer};
-use crate::health::{self, Health, Limits, State};
+use crate::health::{self, Health, Limits, Part, State};
 use crate::site::Site;
 use crate::validate::judged::{Asked, Judged, can_be_asked, judge};
 use crate::validate::said::Said;
@@ -675,7 +675,7 @@ pub(crate) fn members(runs: &[health::Run]) -> Vec<Anomaly> {
     };
     let list: Vec<String> = named.iter().take(8).map(told).collect();
     let names: Vec<&str> = named.iter().map(|s| s.name.as_str()).collect();
-    let beyond = |s: &&&Suspect| s.chance >= KNOWN && s.times * Limits::default().large > 1.0;
+    let beyond = |s: &&&Suspect| s.chance >= KNOWN && s.times * Limits::default().of_part(Part::Large, 0.0) > 1.0;
     let kind = match &first.members[0] {
         Member::Host { .. } | Member::Network { .. } => "slow_host",
         Member::Nic { .. } | Member::Rail { .. } => "slow_nic",

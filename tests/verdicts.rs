@@ -658,9 +658,9 @@ fn verdicts_are_right() {
     assert!(healthy.all() >= 40 && share(healthy.slow, healthy.all()) <= 0.02, "{healthy:?}");
     let sick = of(&["by 25%", "by 45%", "by 100%", "broken"], false);
     assert!(sick.all() >= 200 && share(sick.slow, sick.slow + sick.pass) >= 0.98, "{sick:?}");
-    // Broadcasts of H200 and H100 reach 102 to 104% of the forecast at large sizes: 15% below that is within the limit.
+    // What passes reaches 105 to 110% of the forecast when it is healthy.
     let sick = of(&["by 15%"], false);
-    assert!(share(sick.slow, sick.slow + sick.pass) >= 0.87, "{sick:?}");
+    assert!(share(sick.slow, sick.slow + sick.pass) >= 0.95, "{sick:?}");
     let known = of(&["by 25%", "by 45%", "by 100%"], true);
     assert!(share(known.slow, known.all()) >= 0.98, "{known:?}");
     // What few have published runs of stays unsure; of other machines nearly all is told.

@@ -188,34 +188,28 @@ impl Health {
     }
 }
 
-/// Shares of the expected bus bandwidth below which a band is slow, where its interval leaves no doubt.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// The share of the expected bus bandwidth below which a band is slow, where its interval leaves no doubt.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Limits {
-    /// Of large sizes.
-    pub large: f64,
-    /// Of the others.
-    pub others: f64,
-    /// Whether the user set them: nothing above is slow then.
-    pub asked: bool,
-}
-
-impl Default for Limits {
-    /// Healthy runs of others lack up to 10% at large sizes beside profiles that had not seen their publisher, and a deficit of 15%
-    /// is beyond that; below them times depend on host and driver, and a quarter more time is the least that is worth a look.
-    fn default() -> Self {
-        Self { large: 0.89, others: 0.80, asked: false }
-    }
+    /// That of all bands, where the user set one: nothing above is slow then.
+    asked: Option<f64>,
 }
 
 impl Limits {
     /// One share for all bands.
     pub fn of(share: f64) -> Self {
-        Self { large: share, others: share, asked: true }
+        Self { asked: Some(share) }
     }
 
-    /// That of a part.
-    pub fn of_part(self, part: Part) -> f64 {
-        if part == Part::Large { self.large } else { self.others }
+    /// That of a part whose healthy bands are off by `spread`, a standard deviation of the logarithm.
+    ///
+    /// At large sizes a band is slow from where it is as likely to lack what is worth acting on as to be healthy, where
+    /// one machine of fifty lacks it: between 89%, where others' forecasts leave a doubt of 4%, and 92% without any.
+    /// Below them times depend on host and driver, and a quarter more time is the least that is worth a look.
+    pub fn of_part(self, part: Part, spread: f64) -> f64 {
+        let lost = -WOULD_SHOW[part as usize].ln();
+        let as_likely = lost / 2.0 + spread * spread * (1.0 / FALSE_ALARM - 1.0).ln() / lost;
+        self.asked.unwrap_or(if part == Part::Large { (-as_likely).exp() } else { 0.80 })
     }
 }
 
@@ -255,7 +249,8 @@ const END: usize = 2;
 /// A band passes where a deficit as large as this would have shown: 15% of the bandwidth at large sizes, half as much
 /// time again in the middle, a doubled latency at small ones.
 const WOULD_SHOW: [f64; 3] = [0.5, 0.67, 0.85];
-/// Chance that a healthy band is called slow, of all bands of large sizes that are judged together.
+/// Chance that a healthy band is called slow, of all bands of large sizes that are judged together; and that a machine is a
+/// slow one, before it is measured.
 const FALSE_ALARM: f64 = 0.02;
 /// Standard deviations beyond which others are called slow, at least: forecasts there are off by more than a normal
 /// distribution has it, since NCCL may choose another protocol than forecast.
@@ -328,7 +323,7 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
     // Where neither the smallest nor the largest sizes are slow, others are as likely NCCL's, which chose otherwise than
     // forecast. That leaves large sizes as they should be: where these lack too, it is no excuse for the middle.
     let smallest = run.points.first()?.size_bytes;
-    let lacks = |b: &Band| b.part == Part::Large && b.state == State::Unsure && b.share < limits.large;
+    let lacks = |b: &Band| b.part == Part::Large && b.state == State::Unsure && b.share < b.limit;
     let lacking = bands.iter().any(lacks);
     let forecast_alone = |band: &Band| {
         run.kind.is_some()
@@ -467,12 +462,12 @@ fn judge_piece(
     // Nothing is left open that both errors allow to be told: where no healthy machine is likely to be, and what is worth
     // acting on is not ruled out.
     let (healthy, passing) = (standard * spread, -WOULD_SHOW[place].ln() - ONE_SIDED * spread);
-    let limit = -limits.of_part(part).ln();
-    let limit = if whole && !limits.asked { limit.min(passing.max(healthy)) } else { limit };
+    let limit = -limits.of_part(part, spread).ln();
+    let limit = if whole && limits.asked.is_none() { limit.min(passing.max(healthy)) } else { limit };
     let beyond = healthy.max(limit);
     // The median of two is their mean, which one of them moves: the other has to be slow too.
     let both = points.len() != END || points.iter().all(|(p, _)| excess(p) > beyond / 2.0);
-    let slow = middle > beyond && both || unsteady && !limits.asked;
+    let slow = middle > beyond && both || unsteady && limits.asked.is_none();
     let passes = middle <= passing && !unsteady;
     Band {
         part,

@@ -185,7 +185,7 @@ fn told(run: &Judged, band: &Band, against: &Against<'_>) -> String {
         ),
         (State::Slow, false) | (State::Pass, _) => format!("{reaches}, where {healthy} reach {least:.0}% or more"),
         (State::Unsure, _) if band.share < band.low => {
-            let limit = digits(against.0.gate.limits().of_part(band.part) * 100.0);
+            let limit = digits(band.limit * 100.0);
             format!("{reaches}, below the {least:.0}% that {healthy} reach, but not below the limit of {limit}%")
         }
         (State::Unsure, _) => format!("{reaches}, and {healthy} may reach only {least:.0}%"),
@@ -219,7 +219,7 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
         }
         State::Pass => {
             let word = if is_between(band) { "below healthy, above the limit" } else { "healthy" };
-            let (hidden, below, lacking) = (hidden(run, band), below(run), lacking(run, against));
+            let (hidden, below, lacking) = (hidden(run, band), below(run), lacking(run));
             format!("{word}{more}: {told}{hidden}{below}{lacking}{}", places(health))
         }
         State::Unsure if band.state == State::Slow => {
@@ -231,7 +231,7 @@ pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
             )
         }
         State::Unsure if band.state == State::Pass => {
-            format!("cannot tell{more}: {told}{}{}{}{cut}", below(run), lacking(run, against), places(health))
+            format!("cannot tell{more}: {told}{}{}{}{cut}", below(run), lacking(run), places(health))
         }
         State::Unsure => format!("cannot tell{more}: {told}{}{cut}", places(health)),
     }
@@ -323,9 +323,8 @@ fn below(run: &Judged) -> String {
 
 /// The band below the large sizes that lacks most of what would make it slow, were that certain, and what would tell; or the
 /// size that is far off by itself.
-fn lacking(run: &Judged, against: &Against<'_>) -> String {
-    let limits = against.0.gate.limits();
-    let lacks = |b: &&Band| b.part != Part::Large && b.state == State::Unsure && b.share < limits.of_part(b.part);
+fn lacking(run: &Judged) -> String {
+    let lacks = |b: &&Band| b.part != Part::Large && b.state == State::Unsure && b.share < b.limit;
     let worst = run.bands.iter().filter(lacks).min_by(|a, b| a.share.total_cmp(&b.share));
     let Some(band) = worst else {
         let told = |line: &Line| {
