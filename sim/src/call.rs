@@ -76,6 +76,19 @@ impl Call {
         }
     }
 
+    /// Bus bandwidth over algorithm bandwidth: nccl-tests', or with counts the most that a rank sends to others, or receives
+    /// from them, over [`Self::size`].
+    pub fn bus_factor(&self) -> f64 {
+        if self.counts.is_none() {
+            return self.collective.bus_factor(self.ranks);
+        }
+        let others = |rank: u32| (0..self.ranks).filter(move |&other| other != rank);
+        let sent = |rank| others(rank).map(|to| self.pair_count(Rank(rank), Rank(to))).sum::<u64>();
+        let received = |rank| others(rank).map(|from| self.pair_count(Rank(from), Rank(rank))).sum::<u64>();
+        let most = (0..self.ranks).map(|rank| sent(rank).max(received(rank))).max().unwrap_or(0);
+        (most * self.dtype.size()) as f64 / self.size().0.max(1) as f64
+    }
+
     /// Elements that rank `from` sends to rank `to` in an all-to-all.
     pub fn pair_count(&self, from: Rank, to: Rank) -> u64 {
         match &self.counts {

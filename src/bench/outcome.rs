@@ -160,7 +160,7 @@ impl MeasuredCall {
             time_us_p5: sample.percentile(5),
             time_us_p95: sample.percentile(95),
             algbw_gbps,
-            busbw_gbps: algbw_gbps * call.collective.bus_factor(call.ranks),
+            busbw_gbps: algbw_gbps * call.bus_factor(),
             checked: sample.checked,
             nccl_model_us: sample.predicted_us,
             schedule_hash: schedule.map(|hash| format!("{hash:016x}")),

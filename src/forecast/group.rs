@@ -86,7 +86,7 @@ pub fn group(site: &Site, request: &Request) -> Result<Outcome, Error> {
     }
     let mut warnings = site.told.warnings.clone();
     warnings.extend(p.warnings.iter().map(ToString::to_string));
-    let on_buses = |call: &Call| call.size().0 as f64 * call.collective.bus_factor(call.ranks);
+    let on_buses = |call: &Call| call.size().0 as f64 * call.bus_factor();
     let bus: f64 = request.calls.iter().map(on_buses).sum();
     Ok(Outcome {
         ranks,

@@ -120,7 +120,7 @@ impl Row {
             low_us: runs(low_us),
             high_us: runs(high_us),
             algbw_gbps,
-            busbw_gbps: algbw_gbps * call.collective.bus_factor(call.ranks),
+            busbw_gbps: algbw_gbps * call.bus_factor(),
             bound: if call.size().0 == 0 { "nothing to do" } else { prediction.bound_by() },
             chosen_by: prediction.layer.map(|layer| layer.to_string()),
             instead_of: prediction.instead_of,

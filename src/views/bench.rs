@@ -68,7 +68,7 @@ impl Outcome {
                 root: call.collective.rooted().then_some(call.root.0),
                 out_of_place_us: row.time_us,
                 in_place_us: None,
-                bus_factor: call.collective.bus_factor(call.ranks),
+                bus_factor: call.bus_factor(),
             });
         }
         Ok(nccl_tests::render(&NcclTests {

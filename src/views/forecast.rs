@@ -610,7 +610,7 @@ pub fn as_nccl_tests(site: &Site, report: &Report, outcome: &Outcome, in_place: 
         root: row.asked.root,
         out_of_place_us: row.time_us,
         in_place_us: Some(in_place.time_us),
-        bus_factor: row.collective.bus_factor(row.ranks),
+        bus_factor: Call { ranks: row.ranks, ..row.query.call.clone() }.bus_factor(),
     });
     Ok(nccl_tests::render(&NcclTests {
         collective: first.collective,
