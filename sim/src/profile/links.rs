@@ -166,10 +166,15 @@ impl Profile {
         Bandwidth::from_gb_per_s(self.value(Constant::TransferRegister))
     }
 
-    /// What an NVMe drive of an unknown kind reads and writes.
-    pub fn drive(&self) -> (Bandwidth, Bandwidth) {
-        let rate = |constant| Bandwidth::from_gb_per_s(self.value(constant));
-        (rate(Constant::DriveRate), rate(Constant::DriveWrite))
+    /// What an NVMe drive reads and writes: where that was measured, or nothing says what the drive's are.
+    pub fn drive(&self, nominal: Option<(Bandwidth, Bandwidth)>) -> (Bandwidth, Bandwidth) {
+        let rate = |constant, nominal: Option<Bandwidth>| {
+            let own = Bandwidth::from_gb_per_s(self.value(constant));
+            let measured = self[constant].origin == OriginKind::Measured;
+            nominal.filter(|_| !measured).unwrap_or(own)
+        };
+        let (read, write) = nominal.unzip();
+        (rate(Constant::DriveRate, read), rate(Constant::DriveWrite, write))
     }
 
     /// From a request to an NVMe drive to its first byte.

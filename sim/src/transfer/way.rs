@@ -190,12 +190,12 @@ impl<'m> Fleet<'m> {
         }
     }
 
-    /// The storage of a host: the topology's, else drives of the profile.
+    /// The storage of a host: the topology's, else drives of the profile. What was measured of a drive counts before data sheets.
     pub fn storage(&self, host: HostId) -> Storage {
         let known = self.topology.hosts().get(host.index()).and_then(|host| host.storage);
-        let (read, write) = self.profile.drive();
-        let storage = known.unwrap_or(Storage { drives: DRIVES, read, write, network: None });
-        Storage { drives: self.drives.map_or(storage.drives, NonZeroU32::get), ..storage }
+        let (read, write) = self.profile.drive(known.map(|storage| (storage.read, storage.write)));
+        let (drives, network) = known.map_or((DRIVES, None), |storage| (storage.drives, storage.network));
+        Storage { drives: self.drives.map_or(drives, NonZeroU32::get), read, write, network }
     }
 
     /// The vertex of a place's memory; of drives and stores, of the host memory beside them. `other`: the place at the
