@@ -993,3 +993,46 @@ fn a_table_of_counts_has_the_bounds_of_its_call() {
     let (told, plain) = (low(&["--counts", &path]), low(&["-s", "256M"]));
     assert!((told / plain - 1.0).abs() < 1e-6, "{told} {plain}");
 }
+
+/// Goal: bus bandwidth of an exchange by a table is what crosses the busiest rank's links: with half of the bytes in one's own
+/// place it is nccl-tests', and with none it is not less than the link carries. Expected by hand: 1 GB leaves each of two GPUs.
+#[test]
+fn a_table_of_counts_counts_what_others_get() {
+    let row = |rows: &str| {
+        let (_dir, path) = file("counts.csv", rows.as_bytes());
+        let args = ["simulate", "dgx-h100", "--ranks", "2", "-c", "all_to_all", "--counts", &path, "--format", "json"];
+        let (code, out, err) = collcast(&args);
+        assert_eq!(code, 0, "{err}");
+        let row = &serde_json::from_str::<serde_json::Value>(&out).unwrap()["rows"][0];
+        ["time_us", "busbw_gbps"].map(|key| row[key].as_f64().unwrap())
+    };
+    for rows in ["0,250000000\n250000000,0\n", "250000000,250000000\n250000000,250000000\n", "0,250000000\n0,0\n"] {
+        let [time_us, busbw] = row(rows);
+        assert!((busbw * time_us * 1e3 / 1e9 - 1.0).abs() < 1e-9, "{rows}: {busbw} GB/s in {time_us} us");
+    }
+}
+
+/// Goal: `NCCL_P2P_LL_THRESHOLD` moves the size up to which sends go by LL, as NCCL has it.
+#[test]
+fn sends_go_by_lines_up_to_the_threshold() {
+    for (threshold, size, protocol) in [("0", "8K", "simple"), ("16384", "8K", "ll"), ("1000000000", "64M", "ll")] {
+        let env = format!("NCCL_P2P_LL_THRESHOLD={threshold}");
+        let args = ["simulate", "dgx-h100", "-c", "all_to_all", "-s", size, "--env", &env, "--format", "json"];
+        let (code, out, err) = collcast(&args);
+        assert_eq!(code, 0, "{err}");
+        let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(answer["rows"][0]["protocol"], protocol, "{env}");
+    }
+}
+
+/// Goal: what NCCL does not set up is refused where it is forced, too, and says why: NVLS where a host has one rank.
+#[test]
+fn nvls_needs_ranks_on_each_host() {
+    let args = ["simulate", "dgx-h100", "--placement", "0-7,8", "--nodes", "2", "-s", "1G"];
+    let forced = [&args[..], &["--algorithm", "nvls_tree"]].concat();
+    let asked = [&args[..], &["--env", "NCCL_ALGO=NVLSTree"]].concat();
+    for (args, says) in [(forced, "at least 2 ranks on every host"), (asked, "it needs two ranks on each host")] {
+        let (code, _, err) = collcast(&args);
+        assert!(code == 2 && err.contains(says), "{err}");
+    }
+}

@@ -15,7 +15,7 @@ use collcast_sim::engine::{
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::nccl::Transport;
 use collcast_sim::nccl::plan::{Dealing, Old};
-use collcast_sim::nccl::{Limits, Plan};
+use collcast_sim::nccl::{Limits, Plan, Version};
 use collcast_sim::network::{Grounds, Laid, LayError, ResourceName, lay, lay_known, lay_one_of_each, order};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::{Constant, Profile, Reach};
@@ -1753,7 +1753,7 @@ fn switches_that_cannot_reduce_are_named() {
         (&off, Algorithm::Nvls, "offers no NVLink multicast"),
         (&pcie_box(4, 24.0), Algorithm::Nvls, "no link to an NVSwitch"),
         (&plain, Algorithm::CollnetChain, "no SHARP"),
-        (&plain, Algorithm::Nvls, "at least 2 ranks on a host"),
+        (&plain, Algorithm::Nvls, "at least 2 ranks on every host"),
         (&nvswitch_box(4, 450.0), Algorithm::NvlsTree, "at least 2 hosts"),
         (&nvswitch_box(4, 450.0), Algorithm::CollnetDirect, "at least 2 hosts"),
         (&cluster(2, 9, 1), Algorithm::CollnetChain, "at most 8 ranks"),
@@ -1765,6 +1765,16 @@ fn switches_that_cannot_reduce_are_named() {
         assert!(!error.is_internal() && error.to_string().contains(expected), "{algorithm}: {error}");
         predictor.predict(&call, Choice::Best, Choice::Best, &Settings::default()).unwrap();
     }
+    // Two GPUs of a host have NVLS from 2.29 on.
+    let two = nvswitch_box(2, 450.0);
+    let call = Call::of_size(Collective::AllReduce, 2, Bytes(1 << 20), DataType::Float32);
+    let of = |minor| {
+        let settings = Settings { version: Some(Version::new(2, minor, 0)), ..Settings::default() };
+        Predictor::new(&two, &profile).predict(&call, Choice::Forced(Algorithm::Nvls), Choice::Auto, &settings)
+    };
+    let error = of(28).unwrap_err().to_string();
+    assert!(error.contains("NCCL 2.28.0 needs 3 ranks on every host for nvls, and one has 2"), "{error}");
+    of(29).unwrap();
 }
 
 /// Goal: links so slow that times or rates cannot hold what a call takes are refused as the user's, with the way out, and

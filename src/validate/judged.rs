@@ -431,7 +431,7 @@ fn beside<'a>(
         let slow = predicted_us(a, p).zip(nccl_us).is_some_and(|(us, chosen)| us > PLAUSIBLE * chosen);
         (a, p) != (prediction.algorithm, prediction.protocol)
             && !slow
-            && (a != Algorithm::Direct || Plan::may_send(call, p))
+            && (a != Algorithm::Direct || Plan::may_send(call, p, &settings.nccl))
     };
     let fits =
         |&(begin, end): &(usize, usize)| rows[begin..end].iter().all(|row| error(&prediction, row).abs() <= FITS);

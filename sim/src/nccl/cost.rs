@@ -176,6 +176,12 @@ impl<'a> Model<'a> {
             if set.nvls == Some(false) {
                 return Some("NCCL_NVLS_ENABLE is 0");
             }
+            if graphs.ranks_per_host.0 < self.rules.nvls_ranks {
+                return Some(match self.rules.nvls_ranks {
+                    2 => "it needs two ranks on each host",
+                    _ => "this version needs three ranks on each host for it",
+                });
+            }
             if !graphs.multicast || !graphs.nvswitch || least_cc.min(most_cc) < 90 {
                 return Some("the GPUs share no NVSwitch with multicast");
             }

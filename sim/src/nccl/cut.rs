@@ -9,6 +9,7 @@ use super::old;
 use super::plan;
 use super::plan::{Dealing, MAX_CHANNELS, MAX_NVLS_HEADS, Old, Plan, STEPS};
 use super::rules::{Deals, Rules};
+use super::settings::NcclSettings;
 use super::version::Version;
 use crate::call::Call;
 use crate::collective::{Algorithm, Buffers, Collective, Protocol};
@@ -30,6 +31,8 @@ pub struct Limits {
     pub p2p_channels: (u32, u32),
     /// Bytes of a chunk of send and receive with Simple (`p2pChunkSize` of a communicator, `src/init.cc`).
     pub p2p_chunk: Bytes,
+    /// Most bytes that a channel sends by LL.
+    pub p2p_ll_bytes: u64,
     /// Whether some pairs talk over the network.
     pub network: bool,
     /// The number of channels is an order, not a maximum.
@@ -59,6 +62,7 @@ impl Default for Limits {
             buffers: Buffers::NCCL,
             p2p_channels: (32, 32),
             p2p_chunk: plan::P2P_CHUNK_NVLINK,
+            p2p_ll_bytes: LL_SENDS,
             network: false,
             nvls_chunks: (Bytes(128 << 10), Bytes(128 << 10)),
             exact_channels: false,
@@ -213,18 +217,18 @@ impl Plan {
             version if version.since(22) => limits.p2p_channels.1.min(limits.p2p_channels.0).max(1),
             _ => 1,
         };
-        let short = largest_send(call) <= u64::from(channels) * LL_SENDS;
+        let short = largest_send(call) <= limits.p2p_ll_bytes.saturating_mul(channels.into());
         if short && !limits.network { Protocol::Ll } else { Protocol::Simple }
     }
 
     /// Whether NCCL may have sent by a protocol, whatever the channels of a pair: 1 at least, and all that there are.
-    pub fn may_send(call: &Call, protocol: Protocol) -> bool {
-        let bytes = largest_send(call);
-        if protocol == Protocol::Ll { bytes <= u64::from(MAX_CHANNELS) * LL_SENDS } else { bytes > LL_SENDS }
+    pub fn may_send(call: &Call, protocol: Protocol, settings: &NcclSettings) -> bool {
+        let (bytes, most) = (largest_send(call), settings.p2p_ll_bytes.unwrap_or(LL_SENDS));
+        if protocol == Protocol::Ll { bytes <= most.saturating_mul(MAX_CHANNELS.into()) } else { bytes > most }
     }
 }
 
-/// Most bytes that a channel sends by LL (`NCCL_P2P_LL_THRESHOLD`).
+/// `NCCL_P2P_LL_THRESHOLD` where nobody sets it.
 const LL_SENDS: u64 = 16 << 10;
 
 /// Bytes that the largest send of a call carries.
@@ -744,5 +748,7 @@ mod tests {
         let call = Call::of_size(Collective::SendRecv, 2, Bytes(1024), DataType::Float32);
         let protocol = |network| Plan::point_to_point_protocol(&call, &Limits { network, ..Limits::default() });
         assert_eq!([false, true].map(protocol), [Protocol::Ll, Protocol::Simple]);
+        let lowered = Limits { p2p_ll_bytes: 0, ..Limits::default() };
+        assert_eq!(Plan::point_to_point_protocol(&call, &lowered), Protocol::Simple);
     }
 }

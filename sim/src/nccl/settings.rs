@@ -49,6 +49,8 @@ pub struct NcclSettings {
     pub min_p2p_channels: Option<u32>,
     /// `NCCL_MAX_P2P_NCHANNELS`.
     pub max_p2p_channels: Option<u32>,
+    /// `NCCL_P2P_LL_THRESHOLD`: most bytes that a channel sends by LL.
+    pub p2p_ll_bytes: Option<u64>,
     /// `NCCL_NCHANNELS_PER_NET_PEER`.
     pub channels_per_net_peer: Option<u32>,
     /// `NCCL_P2P_NVL_CHUNKSIZE`, `NCCL_P2P_PCI_CHUNKSIZE` and `NCCL_P2P_NET_CHUNKSIZE`.
@@ -217,6 +219,10 @@ impl Environment {
         }
         // A word of its library's name.
         let own = variables.get("NCCL_TUNER_PLUGIN").is_some_and(|name| name.contains("collcast_tuner"));
+        if out.settings.other_tuner && !own && out.tuner_file.is_none() {
+            let name = variables.get("NCCL_TUNER_PLUGIN").unwrap_or(&"");
+            out.not_modelled.push(format!("NCCL_TUNER_PLUGIN={name}: what it chooses; NCCL's cost table decides here"));
+        }
         let given = |name: &str| own.then(|| variables.get(name).map(ToString::to_string).unwrap_or_default());
         (out.own_tables, out.next_tuner) = (given(OWN[0]), given(OWN[1]).filter(|next| !next.is_empty()));
         out.ignored.extend(OWN.iter().filter(|name| !own && variables.contains_key(*name)).map(ToString::to_string));
@@ -257,6 +263,10 @@ impl Environment {
             "NCCL_P2P_NVL_CHUNKSIZE" => self.settings.p2p_chunks[0] = self.bytes(name, value),
             "NCCL_P2P_PCI_CHUNKSIZE" => self.settings.p2p_chunks[1] = self.bytes(name, value),
             "NCCL_P2P_NET_CHUNKSIZE" => self.settings.p2p_chunks[2] = self.bytes(name, value),
+            "NCCL_P2P_LL_THRESHOLD" => {
+                let bytes = self.number(name, value);
+                self.settings.p2p_ll_bytes = bytes.map(|bytes| u64::try_from(bytes).unwrap_or(0));
+            }
             "NCCL_NVLS_CHUNKSIZE" => self.settings.nvls_chunks[0] = self.bytes(name, value),
             "NCCL_NVLSTREE_MAX_CHUNKSIZE" => self.settings.nvls_chunks[1] = self.bytes(name, value),
             "NCCL_NCHANNELS_PER_NET_PEER" => self.settings.channels_per_net_peer = self.count(name, value),
@@ -302,7 +312,14 @@ impl Environment {
             "NCCL_P2P_PXN_LEVEL" if self.number(name, value).is_some_and(|level| level != 2) => {
                 self.default_is_used(name, value);
             }
-            "NCCL_NVB_DISABLE" if self.number(name, value).is_some_and(|v| v != 0) => self.default_is_used(name, value),
+            "NCCL_P2P_PER_CHANNEL_NET_BW" if self.number(name, value).is_some_and(|rate| rate != 14) => {
+                self.default_is_used(name, value);
+            }
+            "NCCL_NVB_DISABLE" | "NCCL_ALLOC_P2P_NET_LL_BUFFERS" | "NCCL_P2P_USE_CUDA_MEMCPY"
+                if self.number(name, value).is_some_and(|v| v != 0) =>
+            {
+                self.default_is_used(name, value);
+            }
             _ => {
                 self.warnings.extend(Transport::misread(name, value));
                 self.without_effect(name);
@@ -642,6 +659,10 @@ mod tests {
             ("NCCL_PXN_C2C", "1", "0"),
             ("NCCL_P2P_PXN_LEVEL", "2", "1"),
             ("NCCL_NVB_DISABLE", "0", "1"),
+            ("NCCL_P2P_PER_CHANNEL_NET_BW", "14", "50"),
+            ("NCCL_ALLOC_P2P_NET_LL_BUFFERS", "0", "1"),
+            ("NCCL_P2P_USE_CUDA_MEMCPY", "0", "1"),
+            ("NCCL_TUNER_PLUGIN", "none", "libnccl-tuner-other.so"),
         ] {
             let not_modelled = |value: &str| environment(&[&format!("{name}={value}")]).not_modelled;
             assert!(not_modelled(plain).is_empty() && not_modelled(other).len() == 1, "{name}");

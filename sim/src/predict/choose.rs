@@ -58,6 +58,7 @@ impl Predictor<'_> {
                 [_, pcie, _] if graphs.hosts < 2 => pcie.unwrap_or(P2P_CHUNK),
                 [.., network] => network.unwrap_or(P2P_CHUNK),
             },
+            p2p_ll_bytes: nccl.p2p_ll_bytes.unwrap_or(Limits::default().p2p_ll_bytes),
             network: graphs.hosts > 1,
             nvls_chunks: {
                 let (chunk, tree_most) = graphs.nvls_chunks;
@@ -122,6 +123,10 @@ impl Predictor<'_> {
         let order = self.order(call.ranks, settings);
         check_fits(call, algorithm, &order)?;
         if matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree) {
+            let fewest = order.hosts.iter().map(Vec::len).min().unwrap_or(0);
+            if fewest < Rules::of(version).nvls_ranks as usize {
+                return Err(PredictError::NvlsRanks { version, algorithm, fewest });
+            }
             for host in &order.hosts {
                 check_multicast(self.topology, &host.iter().map(|&r| Rank(r)).collect::<Vec<_>>())?;
             }

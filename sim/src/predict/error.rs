@@ -40,6 +40,16 @@ pub enum PredictError {
         /// The first release that has it.
         since: Option<Version>,
     },
+    /// Fewer ranks on a host than a version sets NVLS up for.
+    #[error("NCCL {version} needs 3 ranks on every host for {algorithm}, and one has {fewest}; NCCL 2.29 takes 2")]
+    NvlsRanks {
+        /// The version.
+        version: Version,
+        /// The algorithm.
+        algorithm: crate::collective::Algorithm,
+        /// Ranks of the host with the fewest.
+        fewest: usize,
+    },
     /// A type that a version has not.
     #[error("NCCL {version} has no {dtype}; it came with 2.24")]
     NoFloat8 {

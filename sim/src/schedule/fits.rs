@@ -37,8 +37,8 @@ pub fn check_fits(call: &Call, algorithm: Algorithm, order: &Order) -> Result<()
     let sizes = || order.hosts.iter().map(Vec::len);
     let (hosts, fewest, most) = (order.hosts.len(), sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
     let all_reduce = call.collective == Collective::AllReduce;
-    let needs = if nvls && most < 2 {
-        Some("at least 2 ranks on a host")
+    let needs = if nvls && fewest < 2 {
+        Some("at least 2 ranks on every host")
     } else if algorithm != Algorithm::Nvls && hosts < 2 {
         Some("at least 2 hosts")
     } else if collnet && most > MAX_COLLNET_LOCAL {

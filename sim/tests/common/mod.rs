@@ -187,12 +187,13 @@ pub(crate) fn fits(topology: &Topology, ranks: u32, collective: Collective, algo
     (0..ranks).for_each(|r| hosts[topology.host_of(Rank(r)).index()] += 1);
     hosts.retain(|&h| h > 0);
     let nvswitch = topology.vertices().any(|(_, v)| v.kind == VertexKind::NvSwitch);
-    let (most, alike) = (hosts.iter().copied().max().unwrap_or(0), hosts.windows(2).all(|w| w[0] == w[1]));
+    let (fewest, most) = (hosts.iter().copied().min().unwrap_or(0), hosts.iter().copied().max().unwrap_or(0));
+    let alike = hosts.windows(2).all(|w| w[0] == w[1]);
     let alike = alike || collective == Collective::AllReduce;
     let across = hosts.len() > 1 && most <= 8 && topology.sharp;
     match algorithm {
-        Algorithm::Nvls => nvswitch && most > 1 && alike && (hosts.len() == 1 || topology.sharp),
-        Algorithm::NvlsTree => nvswitch && most > 1 && hosts.len() > 1,
+        Algorithm::Nvls => nvswitch && fewest > 1 && alike && (hosts.len() == 1 || topology.sharp),
+        Algorithm::NvlsTree => nvswitch && fewest > 1 && hosts.len() > 1,
         Algorithm::CollnetDirect => across && alike,
         Algorithm::CollnetChain => across,
         _ => true,

@@ -71,6 +71,7 @@ impl Rules {
                 _ if version.since(19) => 1,
                 _ => 0,
             },
+            nvls_ranks: if version.since(29) { 2 } else { 3 },
             collnet_gathers: version.since(20),
             nvls_tree_chunks: match version {
                 _ if version.since(21) => NvlsTreeChunks::NvlsOrLess,

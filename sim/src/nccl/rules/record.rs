@@ -35,6 +35,8 @@ pub struct Rules {
     pub float8: Float8,
     /// Hosts over which NVLS gathers and scatters, at most (`src/enqueue.cc`).
     pub nvls_gathers: u32,
+    /// Fewest ranks of a host with which NVLS is set up (`ncclNvlsInit`).
+    pub nvls_ranks: u32,
     /// CollNet direct gathers and scatters (`src/enqueue.cc`).
     pub collnet_gathers: bool,
     /// Which chunks NVLS tree has.

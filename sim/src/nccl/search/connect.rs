@@ -158,8 +158,7 @@ pub(super) fn agree(members: &[Member], options: &Options) -> Graphs {
     let nvswitch = searched().all(|s| s.nvswitch);
     let capability =
         (searched().map(|s| s.capability.0).min().unwrap_or(0), searched().map(|s| s.capability.1).max().unwrap_or(0));
-    // Two GPUs have NVLS since 2.29.
-    let least = if options.sends.version.since(29) { 2 } else { 3 };
+    let least = Rules::of(options.sends.version).nvls_ranks;
     let nvls = optional(2).filter(|_| ranks_per_host.0 >= least && capability.0 >= 90 && nvswitch);
     let vendor = searched().next().map(|s| s.vendor);
 
