@@ -68,7 +68,9 @@ pub fn published_for(topology: &Topology) -> Option<&'static Published> {
         let Ok(profile) = Profile::builtin(&published.name) else { return false };
         let of_network = nodes.len() > 1 && networks.iter().all(|n| published.networks.contains(n));
         let joined = published.networks.is_empty() || of_network;
-        let as_large = profile.ranks.is_none_or(|[fewest, _]| topology.ranks() >= fewest);
+        // What joins all ranks inside one NVLink domain has the same rate however few they are.
+        let as_large =
+            published.networks.is_empty() || profile.ranks.is_none_or(|[fewest, _]| topology.ranks() >= fewest);
         published.nearer()
             && as_large
             && !gpus.is_empty()
