@@ -11,11 +11,11 @@
 
 use std::path::Path;
 
-use collcast_sim::ids::{ChannelId, Rank};
+use collcast_sim::ids::{ChannelId, LinkId, Rank};
 use collcast_sim::nccl::PathClass;
 use collcast_sim::nccl::graphs::{ChannelPath, Graph, Graphs, Pattern};
 use collcast_sim::nccl::search::{self, Given};
-use collcast_sim::network::{Route, Router};
+use collcast_sim::network::{Hop, Route, Router};
 use collcast_sim::predict::Settings;
 use collcast_sim::topology::Topology;
 use collcast_topologies::xml::{self, Document};
@@ -324,16 +324,27 @@ pub fn paths(request: &PathsRequest) -> Result<PathsOutcome, Error> {
 }
 
 fn path_row(topology: &Topology, route: &Route, channels: Vec<ChannelId>) -> PathRow {
+    // A block that reads through from host memory asks for it the way back, which carries no data.
+    let asked = |link: LinkId, share: u64| {
+        let (from, to) = topology.ends(link);
+        route
+            .load
+            .iter()
+            .any(|&(hop, other)| matches!(hop, Hop::Link(data) if other > share && topology.ends(data) == (to, from)))
+    };
+    let links: Vec<LinkId> = route.links().filter(|&(link, share)| !asked(link, share)).map(|(link, _)| link).collect();
     let mut devices: Vec<String> = Vec::new();
-    for (link, _) in route.links() {
+    for &link in &links {
         let (from, to) = topology.ends(link);
         if devices.last() != Some(&topology.vertex(from).name) {
             devices.push(topology.vertex(from).name.clone());
         }
         devices.push(topology.vertex(to).name.clone());
     }
-    let rates = route.links().map(|(link, _)| topology.link(link).rate.gb_per_s());
-    PathRow { channels, class: route.class, rate_gbps: rates.fold(f64::INFINITY, f64::min), devices }
+    let rates = links.iter().map(|&link| topology.link(link).rate.gb_per_s());
+    // NCCL goes through the CPU where a NIC does not reach the GPU (`src/graph/paths.cc`).
+    let class = if route.staged.contains(&true) { route.class.max(PathClass::Phb) } else { route.class };
+    PathRow { channels, class, rate_gbps: rates.fold(f64::INFINITY, f64::min), devices }
 }
 
 #[cfg(test)]

@@ -495,6 +495,11 @@ fn graphs_are_shown_written_and_taken() {
     let paths = |env| collcast(&["topo", "paths", "dgx-h100", "3", "12", "--nodes", "2", "--env", env]).1;
     assert!(paths("NCCL_PXN_DISABLE=0").contains("host0/gpu4 > host0/pcisw4 > host0/nic4"));
     assert!(paths("NCCL_PXN_DISABLE=1").contains("host0/gpu3 > host0/pcisw3 > host0/nic3"));
+    // Through host memory, to its end.
+    let staged = paths("NCCL_NET_GDR_LEVEL=LOC");
+    assert!(staged.contains("PHB ") && staged.contains("host1/cpu1 > host1/pcisw4 > host1/gpu4\n"), "{staged}");
+    // What joins management ports is no leaf.
+    assert!(collcast(&["topo", "show", "aws-p5", "--nodes", "2"]).1.contains("network switches     1 leaf\n"));
 }
 
 /// Goal: a rack of GB200 is predicted over NVLink alone, by ring and by NVLS (which NCCL picks); two

@@ -172,6 +172,11 @@ fn what_is_wrong_is_named_with_its_place() {
     assert!(code == 0 && err.contains("COLLCAST_TOPOLGY sets nothing: did you mean COLLCAST_TOPOLOGY?"), "{err}");
     let (code, _, err) = room.run("topo list", &[("COLLCAST_QUIET", "1")]);
     assert!(code == 0 && err.contains("COLLCAST_QUIET sets nothing: --quiet is given each time"), "{err}");
+    // A machine that a route names counts, and no default is said to be in use.
+    let own = &[("COLLCAST_TOPOLOGY", "aws-p5")];
+    let ((code, out, err), plain) = (room.run("topo paths h200x4 0 1", own), room.run("topo paths h200x4 0 1", &[]));
+    assert!(code == 0 && out == plain.1 && err == plain.2, "{out}{err}");
+    assert!(room.run("topo paths 0 1", own).1.contains("--topology aws-p5 is from COLLCAST_TOPOLOGY"));
     let (code, _, err) = room.run("topo list", &[("COLLCAST_CONFIG", "nowhere.toml")]);
     assert!(code == 2 && err.contains("nowhere.toml"), "{err}");
     assert_eq!(room.run("topo list", &[("COLLCAST_CONFIG", "")]).0, 0);

@@ -281,8 +281,14 @@ fn host_facts(topology: &Topology, host: usize) -> Vec<(&'static str, String)> {
 fn add_fabric(topology: &Topology, cut: Bisection, facts: &mut Facts, machine: &mut Map<String, Value>) {
     let mut levels: BTreeMap<u32, usize> = BTreeMap::new();
     let mut shared_nvswitches = 0;
-    for (_, vertex) in topology.vertices() {
+    // What joins management ports alone carries no collective's data.
+    let manages = |switch: VertexId| {
+        let mut ports = topology.links_from(switch).map(|(_, port, _)| topology.nic(port)).peekable();
+        ports.peek().is_some() && ports.all(|nic| nic.is_some_and(|nic| nic.management))
+    };
+    for (id, vertex) in topology.vertices() {
         match vertex.kind {
+            VertexKind::NetSwitch { .. } if manages(id) => {}
             VertexKind::NetSwitch { level } => *levels.entry(level).or_default() += 1,
             ref kind if is_fabric_switch(kind) && vertex.host.is_none() => shared_nvswitches += 1,
             _ => {}

@@ -349,7 +349,17 @@ impl Reader<'_> {
             self.source.text.clone_into(&mut cluster.text);
         }
         for exception in &raw.exceptions {
-            let exception = self.exception(&exception.value, &exception.span)?;
+            let span = &exception.span;
+            let exception = self.exception(&exception.value, span)?;
+            let place = (exception.owner, &exception.name, exception.port);
+            if cluster.exceptions.iter().any(|other| (other.owner, &other.name, other.port) == place) {
+                return Err(self.contradiction(
+                    &self.heading(span),
+                    format!("two exceptions are about the same port of `{}`", exception.name),
+                    "the second",
+                    "leave one of them out: a port runs at a rate or is down",
+                ));
+            }
             cluster.exceptions.push(exception);
         }
         Ok(cluster)

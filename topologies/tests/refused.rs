@@ -220,6 +220,11 @@ fn mistakes_in_topology_files_are_refused() {
         ("spine = {", "routing = \"random\"\nspine = {", &["`random` is not a kind of routing", "t.toml:17:11"]),
         ("spine = {", "routing = \"ecmp\"\nspine = {", &["`ecmp` is not a kind of routing", "routing = { hash = 7 }"]),
         (
+            "down = 2, up = 2 }",
+            "down = 2, up = 1 }\noversubscription = 7",
+            &["2 ports down and 1 up are over-subscribed 2.00 : 1, not 7.00 : 1"],
+        ),
+        (
             "spine = {",
             "oversubscription = 2\nspine = {",
             &[
@@ -250,6 +255,10 @@ fn mistakes_in_added_tables_are_refused() {
         (
             "[[exceptions]]\nhost = \"host1\"\nnic = 8\nstate = \"down\"\n",
             &["names NIC 8 of `host1`, which has 8 NICs", "t.toml:20:7"],
+        ),
+        (
+            "[[exceptions]]\nhost = \"host1\"\nnic = 1\nstate = \"down\"\n[[exceptions]]\nhost = \"host1\"\nnic = 1\nrate = \"200 Gb/s\"\n",
+            &["two exceptions are about the same port of `host1`", "t.toml:22:1", "leave one of them out"],
         ),
         (
             "[[exceptions]]\nhost = \"host1\"\nnic = 1\n",

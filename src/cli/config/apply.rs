@@ -81,7 +81,10 @@ fn explicit(matches: &ArgMatches) -> BTreeSet<String> {
         return explicit(inner);
     }
     let named = |id: &&clap::Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
-    matches.ids().filter(named).map(|id| id.as_str().to_owned()).collect()
+    // A route of three words begins with its machine.
+    let route = matches.try_get_raw("route").ok().flatten().is_some_and(|words| words.len() == 3);
+    let machine = route.then(|| "topology".to_owned());
+    matches.ids().filter(named).map(|id| id.as_str().to_owned()).chain(machine).collect()
 }
 
 /// Reads words, with defaults. A program that asks has no use for `format`.

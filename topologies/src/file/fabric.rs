@@ -200,8 +200,8 @@ impl Reader<'_> {
             return Ok(LeafSpec { down, ..leaf });
         };
         let down = u64::from(down) * 1000;
-        // Ports are whole.
-        if (down / asked..=down.div_ceil(asked)).contains(&up) {
+        // Ports are whole, and there is one up.
+        if down >= asked && (down / asked..=down.div_ceil(asked)).contains(&up) {
             return Ok(leaf);
         }
         let (down, is) = (down / 1000, (down / 1000) as f64 / up as f64);
