@@ -264,7 +264,8 @@ fn the_array_job_works() {
 #[test]
 fn the_indexed_job_works() {
     let folder = tempfile::tempdir().unwrap();
-    let text = example("kubernetes-job.yaml").replace("/parts/first", folder.path().to_str().unwrap());
+    let parts = folder.path().join("first");
+    let text = example("kubernetes-job.yaml").replace("/parts/first", parts.to_str().unwrap());
     let lines: Vec<&str> = text.lines().collect();
     let scripts: Vec<String> = (lines.iter().enumerate())
         .filter(|(_, line)| line.ends_with("- |"))
@@ -275,10 +276,17 @@ fn the_indexed_job_works() {
         .collect();
     let [part, merge] = scripts.as_slice() else { panic!("{scripts:?}") };
     let part = part.replace("--shard", "-s 1M,16M --shard");
-    for index in 0..16 {
-        script(&part, folder.path(), &[("JOB_COMPLETION_INDEX", &index.to_string())]);
-    }
-    script(merge, folder.path(), &[]);
+    let merge = merge.replace("sleep 5", "sleep 0.1");
+    // Both Jobs are applied at once: the merge may be there before any part.
+    std::thread::scope(|scope| {
+        let merging = scope.spawn(|| script(&merge, folder.path(), &[]));
+        while !parts.exists() && !merging.is_finished() {
+            std::thread::yield_now();
+        }
+        for index in 0..16 {
+            script(&part, folder.path(), &[("JOB_COMPLETION_INDEX", &index.to_string())]);
+        }
+    });
     let command = ["sweep", "dgx-h100", "--nodes", "1,2", "-s", "1M,16M", "--format", "csv"];
-    assert_eq!(fs::read_to_string(folder.path().join("sweep.csv")).unwrap(), collcast(&command).1);
+    assert_eq!(fs::read_to_string(parts.join("sweep.csv")).unwrap(), collcast(&command).1);
 }

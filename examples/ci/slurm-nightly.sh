@@ -2,6 +2,7 @@
 # Nightly on two nodes under Slurm: measures with nccl-tests, compares with the night that you accepted
 # and with the nights since, and checks the forecast. Submit once; it submits the next night itself:
 #   sbatch slurm-nightly.sh
+# Account and partition belong below as #SBATCH lines: the next night has no other options.
 # Exits 1 where something became slower: mail comes with --mail-type=FAIL. A night that fails is marked
 # with a file beside its folder, such as 2026-01-31.FAILED, and no later night is compared with it.
 # The first night that passes is accepted. To accept the level of another one:
@@ -11,6 +12,7 @@
 #SBATCH --ntasks-per-node=8
 #SBATCH --gpus-per-node=8
 #SBATCH --exclusive
+#SBATCH --no-requeue
 #SBATCH --time=00:30:00
 #SBATCH --output=collcast-nightly-%j.out
 #SBATCH --mail-type=FAIL

@@ -3,7 +3,8 @@
 #   Prolog=/etc/slurm/collcast-prolog.sh
 #   Epilog=/etc/slurm/collcast-prolog.sh
 #   PrologFlags=Alloc
-# A run takes some seconds a host. A GPU or link that hangs ends it after 34 s in NCCL's kernels, and after 60 s elsewhere.
+# A run takes some seconds a host. A GPU or link that hangs ends it after 34 s in NCCL's kernels, and after 60 s elsewhere;
+# one that hangs nvidia-smi, 35 s later.
 # A prolog that fails drains the host and requeues the job; an epilog that fails drains it.
 # The run takes all GPUs of the host, so only jobs that have all of them are judged, before and after: beside another job
 # it would be slow itself, and slow that job down. Jobs with some or no GPUs are let through: Slurm says which they have
@@ -14,6 +15,7 @@ set -uo pipefail
 machine=${COLLCAST_MACHINE:-dgx-h100}
 good=${COLLCAST_GOOD:-/etc/collcast/good}
 metrics=${COLLCAST_METRICS:-/var/lib/node_exporter/collcast.prom}
+# Needs NCCL, the CUDA run-time compiler (libnvrtc) and driver 570 or later.
 # Where the loader does not find NCCL by itself, set COLLCAST_NCCL_LIBRARY to its file, such as /opt/nccl/lib/libnccl.so.2.
 # Slurm starts it without PATH, which bash makes up for itself alone; the folder of collcast is behind.
 export PATH="$PATH:${COLLCAST_BIN:-/usr/local/bin}"
@@ -26,8 +28,8 @@ say() {
 if [ -z "${COLLCAST_ALWAYS:-}" ]; then
   # A list such as 0,1,2 or 0-7.
   given=$(tr ',' '\n' <<<"${SLURM_JOB_GPUS:-}" | awk -F- 'NF { n += NF > 1 ? $2 - $1 + 1 : 1 } END { print n + 0 }')
-  # None where nvidia-smi fails: then the run says what is wrong.
-  there=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+  # None where nvidia-smi fails or hangs: then the run says what is wrong.
+  there=$(timeout -k 5 30 nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
   [ "$given" -gt 0 ] && [ "$given" -ge "$there" ] || exit 0
 fi
 
