@@ -204,10 +204,10 @@ impl Limits {
     /// That of a part whose healthy bands are off by `spread`, a standard deviation of the logarithm.
     ///
     /// At large sizes a band is slow from where it is as likely to lack what is worth acting on as to be healthy, where
-    /// one machine of fifty lacks it: between 89%, where others' forecasts leave a doubt of 4%, and 92% without any.
+    /// one machine of fifty lacks it: 92% where nothing is in doubt, and 89% from a doubt of 4% on, from where the interval decides.
     /// Below them times depend on host and driver, and a quarter more time is the least that is worth a look.
     pub fn of_part(self, part: Part, spread: f64) -> f64 {
-        let lost = -WOULD_SHOW[part as usize].ln();
+        let (lost, spread) = (-WOULD_SHOW[part as usize].ln(), spread.min(LOOSE));
         let as_likely = lost / 2.0 + spread * spread * (1.0 / FALSE_ALARM - 1.0).ln() / lost;
         self.asked.unwrap_or(if part == Part::Large { (-as_likely).exp() } else { 0.80 })
     }
@@ -249,6 +249,8 @@ const END: usize = 2;
 /// A band passes where a deficit as large as this would have shown: 15% of the bandwidth at large sizes, half as much
 /// time again in the middle, a doubled latency at small ones.
 const WOULD_SHOW: [f64; 3] = [0.5, 0.67, 0.85];
+/// Standard deviation from which on large sizes are slow where no healthy machine is likely to be, and nowhere else.
+const LOOSE: f64 = 0.04;
 /// Chance that a healthy band is called slow, of all bands of large sizes that are judged together; and that a machine is a
 /// slow one, before it is measured.
 const FALSE_ALARM: f64 = 0.02;
