@@ -282,6 +282,18 @@ fn slips_are_refused() {
             vec!["--from", "gpu:0", "--to", "gpu:1", "-s", "1G", "--env", "NCCL_ALGO=Ring"],
             "a transfer has no collective",
         ),
+        (
+            "--from gpu:0 --to gpu:8 -s 1G --beside all_reduce,1G,gpu:0-15 --env NCCL_IB_DISABLE=1"
+                .split(' ')
+                .collect(),
+            "--env has no meaning here: --beside counts a collective's bytes on links",
+        ),
+        (
+            vec!["--from", "gpu:0-7", "--to", "gpu:4-11", "-s", "1G"],
+            "no one way leads from all of gpu:0-7 to gpu:4-11: gpu:0 to gpu:4 by nvlink",
+        ),
+        (vec!["--from", "store:7", "--to", "gpu:0", "-s", "1G"], "there is one, store:0"),
+        (vec!["--from", "gpu:0", "--to", "gpu:8", "-s", "1G", "--drives", "3"], "no drive is in this transfer"),
         (vec!["--break-even", "llama3-8b", "--drives", "0"], "give --drives 1 or more"),
         (vec!["--from", "disk:0", "--to", "gpu:8", "-s", "1G"], "no way leads"),
         (vec!["--from", "gpu:0", "--to", "gpu:8", "-s", "1G", "--path", "nvlink"], "these do: rdma rdma-staged tcp"),

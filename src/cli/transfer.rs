@@ -91,9 +91,13 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     if args.break_even.is_none() {
         given.without(&["--tensor", "--precision"], "a transfer has no model", "leave it out, or give --break-even")?;
     }
-    if args.break_even.is_none() && args.beside.is_none() {
-        let hint = "leave it out, or give --beside or --break-even";
-        given.without(&["--nccl", "--env"], "a transfer has no collective", hint)?;
+    if args.break_even.is_none() {
+        let hint = "leave it out, or give --break-even";
+        let none = match args.beside {
+            None => "a transfer has no collective",
+            Some(_) => "--beside counts a collective's bytes on links, whatever NCCL is told",
+        };
+        given.without(&["--nccl", "--env"], none, hint)?;
     }
     let site = args.nccl.on(SiteSpec {
         topology: args.machine.clone().or_else(|| args.topology.clone()),

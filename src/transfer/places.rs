@@ -23,7 +23,8 @@ pub fn places(flag: &str, text: &str) -> Result<Vec<Place>, Error> {
         "host" => |number| Place::Host(HostId(number)),
         "disk" => |number| Place::Disk(HostId(number)),
         "cache" => |number| Place::Cached(HostId(number)),
-        "store" => |_| Place::Store,
+        "store" if numbers == "0" => |_| Place::Store,
+        "store" => return Err(wrong("names a second object store: there is one, store:0".to_owned())),
         _ => return Err(wrong(format!("is no place: there is no `{kind}`"))),
     };
     let number = |text: &str| text.parse::<u32>().map_err(|_| wrong(format!("has `{text}` for a number")));

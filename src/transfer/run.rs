@@ -34,6 +34,13 @@ pub fn transfer(request: &Request) -> Result<Outcome, Error> {
     let (from, to) = (places("--from", &request.from)?, places("--to", &request.to)?);
     let pairs = pair(&from, &to)?;
     check(request)?;
+    let on_disk = |(from, to): &(Place, Place)| [from, to].into_iter().any(|place| matches!(place, Place::Disk(_)));
+    if request.drives.is_some() && !pairs.iter().any(on_disk) {
+        return Err(Error::usage(
+            "--drives: no drive is in this transfer",
+            "leave it out, or name a place such as disk:0",
+        ));
+    }
     let drives = some_drives(request.drives)?;
     let site = site(request, &pairs)?;
     let gpu = gpu_of(&site.topology, request.gpu.as_deref())?;
@@ -135,9 +142,21 @@ fn site(request: &Request, pairs: &[(Place, Place)]) -> Result<Site, Error> {
 }
 
 fn nowhere(request: &Request, pairs: &[Pair]) -> Error {
-    let blocked = pairs.iter().find(|pair| pair.ways.is_empty()).or(pairs.first());
-    let (from, to) =
-        blocked.map(|pair| pair.places).map_or_else(Default::default, |(a, b)| (a.to_string(), b.to_string()));
+    let Some(blocked) = pairs.iter().find(|pair| pair.ways.is_empty()) else {
+        // Each pair with the ways of its own, once.
+        let mut known: Vec<(Vec<&str>, String)> = Vec::new();
+        for Pair { places: (from, to), ways } in pairs {
+            let names: Vec<&str> = ways.iter().map(|way| way.backend.name()).collect();
+            if known.iter().all(|(other, _)| *other != names) {
+                let text = format!("{from} to {to} by {}", names.join(" or "));
+                known.push((names, text));
+            }
+        }
+        let each: Vec<String> = known.into_iter().map(|(_, text)| text).collect();
+        let message = format!("no one way leads from all of {} to {}: {}", request.from, request.to, each.join(", "));
+        return Error::usage(message, "split the transfer into those that take the same way");
+    };
+    let (from, to) = blocked.places;
     Error::usage(
         format!("no way leads from {from} to {to} ({} to {})", request.from, request.to),
         "drives are reached from their own host only; hosts need NICs that are joined by a fabric, and `network` of their \
