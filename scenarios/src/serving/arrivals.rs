@@ -90,13 +90,13 @@ pub fn poisson(rate: f64, seconds: f64, (input, output): (u64, u64), seed: u64) 
 }
 
 /// Requests of a trace: lines of seconds, tokens of the prompt, tokens to generate, or in the order of the names in a first
-/// line; lines that begin with `#` and empty ones are left out. In the order of their arrival.
+/// line, where a time whose name ends in `ms` is in milliseconds; lines that begin with `#` and empty ones are left out. In the order of their arrival.
 ///
 /// # Errors
 /// A line of something else, or more than are simulated.
 pub fn trace(text: &str) -> Result<Vec<Request>, TraceError> {
     let mut requests = Vec::new();
-    let mut order = [0, 1, 2];
+    let (mut order, mut unit) = ([0, 1, 2], 1.0);
     for (line, text) in (1..).zip(text.lines()).filter(|(_, l)| !l.trim().is_empty() && !l.starts_with('#')) {
         let wrong = |message: String| TraceError { line, message };
         let cells: Vec<&str> = text.split(',').map(str::trim).collect();
@@ -104,12 +104,15 @@ pub fn trace(text: &str) -> Result<Vec<Request>, TraceError> {
             return Err(wrong(format!("{} cells, expected 3: seconds,input,output", cells.len())));
         };
         if requests.is_empty() && cells.iter().all(|cell| cell.parse::<f64>().is_err()) {
-            order = named(&cells)
-                .ok_or_else(|| wrong(format!("`{text}` does not name the columns: expected seconds,input,output")))?;
+            let hint = "expected seconds,input,output, in any order; arrival_ms for milliseconds";
+            (order, unit) =
+                named(&cells).ok_or_else(|| wrong(format!("`{text}` does not name the columns: {hint}")))?;
             continue;
         }
         let [at, input, output] = order.map(|place| cells[place]);
-        let Ok(at) = at.parse::<f64>() else { return Err(wrong(format!("`{at}` is no time in seconds"))) };
+        let Ok(at) = at.parse::<f64>().map(|at| at * unit) else {
+            return Err(wrong(format!("`{at}` is no number for a time")));
+        };
         let tokens = |cell: &str| {
             let count = cell.parse::<u64>().ok().filter(|count| (1..=1 << 30).contains(count));
             count.ok_or_else(|| wrong(format!("`{cell}` is no count of tokens, from 1")))
@@ -126,14 +129,21 @@ pub fn trace(text: &str) -> Result<Vec<Request>, TraceError> {
     Ok(requests)
 }
 
-/// Where columns of these names have seconds, tokens of the prompt and tokens to generate.
-fn named(names: &[&str]) -> Option<[usize; 3]> {
+/// Where columns of these names have the time, tokens of the prompt and tokens to generate, and seconds of a unit of the time.
+fn named(names: &[&str]) -> Option<([usize; 3], f64)> {
     let of = |parts: &[&str]| {
         let is = |name: &&str| parts.iter().any(|part| name.to_ascii_lowercase().contains(part));
         names.iter().position(is)
     };
     let (input, output) = (of(&["input", "prompt", "context"])?, of(&["output", "generated", "completion"])?);
-    (input != output).then(|| [3 - input - output, input, output])
+    let at = (0..3).find(|place| ![input, output].contains(place)).filter(|_| input != output)?;
+    let name = names[at].to_ascii_lowercase();
+    let is_time = ["time", "arriv", "second", "start"].iter().any(|part| name.contains(part));
+    let in_ms = name.ends_with("ms") || name.contains("milli");
+    // Of a microsecond and a nanosecond no name is known.
+    let known = is_time || in_ms || name.ends_with("_s") || ["at", "t", "s"].contains(&name.as_str());
+    let other = ["us", "ns", "micros", "nanos"].iter().any(|unit| name.rsplit(['_', ' ', '(']).next() == Some(unit));
+    (known && !other).then_some(([at, input, output], if in_ms { 1e-3 } else { 1.0 }))
 }
 
 /// A line of a trace as Mooncake publishes them.

@@ -287,7 +287,11 @@ fn traces_are_read_and_slips_named() {
     // In the order that names say.
     let named = trace("input_tokens,output_tokens,arrival_s\n10,3,2\n7,1,0.5\n");
     assert_eq!(named.ok().as_ref(), Some(&read));
-    assert_eq!(trace("a,b,c\n2,10,3\n").unwrap_err().line, 1);
+    let in_ms = trace("timestamp_ms,input,output\n2000,10,3\n500,7,1\n");
+    assert_eq!(in_ms.ok().as_ref(), Some(&read));
+    for names in ["a,b,c", "request_id,prompt_tokens,output_tokens", "time_us,input,output"] {
+        assert_eq!(trace(&format!("{names}\n2,10,3\n")).unwrap_err().line, 1, "{names}");
+    }
     for (text, line) in [("1,2\n", 1), ("1,2,3\nx,2,3\n", 2), ("1,0,3\n", 1), ("-1,2,3\n", 1), ("1,2,nan\n", 1)] {
         assert_eq!(trace(text).unwrap_err().line, line, "{text}");
     }
