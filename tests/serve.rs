@@ -421,6 +421,75 @@ fn layers_beside_the_prefill_hide_the_hand_off() {
     assert!(layers > 0.0 && layers < whole / 5.0, "{layers} {whole}");
 }
 
+/// Goal: each rank of a decoder gets its part of a cache once, however many ranks of the prefill have copies of it: latents of
+/// DeepSeek-V3 on eight ranks, and heads of Qwen3 30B, of which there are four for eight ranks.
+/// Method: by hand at 45.5 GB/s a GPU, 32,768 tokens of 70,272 bytes and 8,192 of 98,304.
+#[test]
+fn copies_of_a_cache_are_sent_once() {
+    let hand_off = |model: &str, fleet: [&str; 2], precision, input| {
+        let [prefill, decode] = fleet.map(|group| group.parse().unwrap());
+        let fleet = Fleet::Disaggregated { prefill, decode };
+        let load = Load::Poisson { rate: 0.1, seconds: 20.0, input, output: 16, prefixes: None, seed: 1 };
+        serve(&Request { fleet, load, precision, ..Request::new(model, "dgx-h200") }).unwrap().summary.hand_off.p50
+    };
+    let latents = hand_off("deepseek-v3", ["1x8", "1x8:ep8"], Precision::Fp8, 32_768);
+    assert!((latents / (32_768.0 * 70_272.0 / 45.5e9) - 1.0).abs() < 0.05, "{latents}");
+    // One GPU receives all of it, from four ranks that differ.
+    let heads = hand_off("qwen3-30b-a3b", ["1x8", "1x1"], Precision::Bf16, 8192);
+    assert!((heads / (8192.0 * 98_304.0 / 45.5e9) - 1.0).abs() < 0.1, "{heads}");
+}
+
+/// Goal: a bound of the smallest fleet is below what a fleet can: steps are full of parts of prompts.
+#[test]
+fn bounds_rule_no_fleet_out_that_is_enough() {
+    let load = Load::Poisson { rate: 175.0, seconds: 60.0, input: 140, output: 1, prefixes: None, seed: 1 };
+    let request = Request::new("llama3-8b", "dgx-h100");
+    let policy = Policy { chunk: 256, ..request.policy };
+    let found = smallest(&Request { load, policy, ..request }, 1, &Watch::default()).unwrap();
+    assert!(found.fleets.first().is_some_and(|sized| sized.meets), "{:?}", found.layouts);
+}
+
+/// Goal: a cost is that of the steady state, however long the time of arrivals: of two requests a second of 1,024 tokens on 8 GPUs
+/// at 2 an hour it is 2.17; a fleet that does not keep up is said not to.
+#[test]
+fn a_cost_is_that_of_the_steady_state() {
+    let request = |seconds, rate| {
+        let load = Load::Poisson { rate, seconds, input: 2048, output: 1024, prefixes: None, seed: 1 };
+        Request { load, ..Request::new("llama3-70b", "dgx-h100") }
+    };
+    let machines = Machines {
+        others: vec!["dgx-b200".to_owned()],
+        price: Some("dgx-h100=2.0,dgx-b200=2.05".to_owned()),
+        ..Machines::default()
+    };
+    for seconds in [60.0, 300.0] {
+        let found = compare(&request(seconds, 2.0), &machines, &Watch::default()).unwrap();
+        let cost = |row: usize| found.rows[row].cost().unwrap();
+        assert!((cost(1) / cost(0) - 1.025).abs() < 1e-9, "{} {}", cost(0), cost(1));
+        let verdict = found.report().verdict.unwrap().sentence;
+        assert!(verdict.starts_with("dgx-h100 serves at the lowest cost"), "{verdict}");
+    }
+    let falls_behind = |rate| {
+        let ran = serve(&request(60.0, rate)).unwrap();
+        ran.notes.iter().any(|note| note.contains("it does not keep up"))
+    };
+    assert_eq!([2.0, 40.0].map(falls_behind), [false, true]);
+}
+
+/// Goal: memory of a host is that of the workers on it that take prompts: one alone has all of it.
+#[test]
+fn a_worker_alone_has_the_memory_of_its_host() {
+    let computed = |fleet: &str, host_cache| {
+        let prefixes = Some(Prefixes { count: 1000, tokens: 1536, skew: 0.0 });
+        let load = Load::Poisson { rate: 15.0, seconds: 60.0, input: 2048, output: 16, prefixes, seed: 1 };
+        let fleet = Fleet::Aggregated(fleet.parse().unwrap());
+        serve(&Request { fleet, load, host_cache, ..Request::new("llama3-8b", "dgx-h100") }).unwrap().reuse
+    };
+    // 1,000 prefixes of 1,536 tokens and 900 prompts of 512 have 262 GB.
+    assert_eq!(computed("1x1", 300 << 30), computed("1x1", 3000 << 30));
+    assert_ne!(computed("2x1", 50 << 30), computed("2x1", 3000 << 30));
+}
+
 /// Goal: stages hold a model that one host cannot, and a token takes no less than all weights once; experts over 32 GPUs
 /// leave each more room for caches than experts over 8 do.
 #[test]
@@ -432,6 +501,11 @@ fn workers_span_hosts() {
     };
     let stages = model("llama3-405b", Precision::Bf16, "1x16:pp2").unwrap();
     let weights = 405.9e9 * 2.0 / 8.0 / 4.8e12;
+    // One request may have the memory of all stages.
+    let load = Load::Poisson { rate: 0.01, seconds: 300.0, input: 130_000, output: 10, prefixes: None, seed: 1 };
+    let fleet = Fleet::Aggregated("1x4:pp4".parse().unwrap());
+    let long = serve(&Request { fleet, load, ..Request::new("llama3-70b", "dgx-h100") }).unwrap();
+    assert!(long.workers[0].cache_peak > 0.25, "{:?}", long.workers);
     let tpot = stages.summary.tpot.p50;
     assert!(tpot > weights && tpot < 2.0 * weights, "{tpot} {weights}");
     let one = model("llama3-405b", Precision::Bf16, "1x8").unwrap();

@@ -23,6 +23,29 @@ pub struct Alone {
     /// Of a prompt and of a token that takes longer than the objective allows: options that make it faster. Where some are
     /// enough, only they are named.
     pub faster: [Vec<String>; 2],
+    /// Options with which the workers that take prompts have more cache a GPU.
+    pub roomier: Vec<String>,
+}
+
+/// Part of its cache that an option has to add to be named.
+const ADDS: f64 = 0.2;
+
+/// Adds which options give the workers that take prompts more cache a GPU: more GPUs a worker, fewer bits.
+pub(super) fn roomier(request: &Request, fleet: Fleet, demand: &Demand, alone: &mut Alone) {
+    let cache = |request: &Request, group: Group| {
+        let setup = Setup::new(request, group.gpus())?;
+        Ok::<_, Error>((
+            setup.blocks(group, request)? as f64 / f64::from(group.gpus()),
+            setup.gpu.supports(request.precision),
+        ))
+    };
+    let Some((_, group)) = fleet.groups().into_iter().next() else { return };
+    let Ok((now, _)) = cache(request, group) else { return };
+    for (name, request, group) in others(request, group, 1, demand) {
+        if cache(&request, group).is_ok_and(|(blocks, runs)| runs && blocks > (1.0 + ADDS) * now) {
+            alone.roomier.push(name);
+        }
+    }
 }
 
 /// Adds what makes a prompt or a token faster, where it alone takes longer than it may.
@@ -68,7 +91,7 @@ fn others(request: &Request, group: Group, which: usize, demand: &Demand) -> Vec
 }
 
 /// The next precision of fewer bits.
-pub(super) fn lower(precision: Precision) -> Option<Precision> {
+fn lower(precision: Precision) -> Option<Precision> {
     Precision::ALL.into_iter().find(|other| other.bytes() < precision.bytes())
 }
 

@@ -4,6 +4,9 @@
 //! lets. So a fleet below a bound cannot meet the objective, and one at it may not either. A time without a limit is taken
 //! for one that must not grow: requests are to be served as fast as they come.
 
+use std::collections::HashSet;
+
+use collcast_scenarios::serving::prefix::Part;
 use collcast_scenarios::serving::summary::Objective;
 use collcast_scenarios::serving::{Batch, Policy, Request as Asked, Role, Steps};
 
@@ -29,9 +32,12 @@ pub(super) struct Demand {
 impl Demand {
     pub(super) fn new(asked: &[Asked], objective: Objective) -> Self {
         let count = asked.len().max(1) as f64;
+        // A worker can have what a request before it brought.
+        let mut seen = HashSet::new();
         let mut prompts: Vec<(u64, u64)> = (asked.iter())
             .map(|request| {
-                let prefix = request.parts().map(|part| part.tokens).sum::<u64>().min(request.input - 1);
+                let known = |part: &Part| !seen.insert(part.key);
+                let prefix = request.parts().filter(known).map(|part| part.tokens).sum::<u64>().min(request.input - 1);
                 (request.input - prefix, prefix)
             })
             .collect();
@@ -102,12 +108,35 @@ impl Demand {
             let (tokens, limit) = (self.long.0, ttft * 1e3);
             return Err(format!("a prompt of {tokens} tokens alone takes {:.0} ms, not {limit:.0}", alone * 1e3));
         }
-        // As many prompts in a step as it takes, at each replica.
-        let copies = (policy.chunk / self.computed).max(1) * u64::from(group.replicas);
-        let all = prompts((self.computed, self.prefix), copies, policy.chunk, steps);
-        let each = all / copies as f64 / f64::from(group.pipeline);
+        // As many prompts in a step as it takes, at each replica, or parts of them until it is full: what is faster.
+        let replicas = u64::from(group.replicas);
+        let copies = (policy.chunk / self.computed).max(1);
+        let whole = prompts((self.computed, self.prefix), copies * replicas, policy.chunk, steps) / copies as f64;
+        let each = whole.min(self.filled(replicas, policy, steps)) / replicas as f64 / f64::from(group.pipeline);
         let until = self.span + if ttft.is_finite() { ttft } else { 0.0 };
         Ok(each * self.count * parts[0] / until.max(each))
+    }
+
+    /// Seconds of a mean prompt of each replica where others fill up the step of its last piece.
+    fn filled(&self, replicas: u64, policy: Policy, steps: &mut Steps<'_>) -> f64 {
+        let (tokens, prefix, chunk) = (self.computed, self.prefix, policy.chunk);
+        let mut step = |pieces: &[(u64, u64)]| {
+            let prompts = pieces.repeat(replicas as usize);
+            steps.seconds(&Batch { prompts: &prompts, decodes: 0, context: 0 })
+        };
+        let rest = tokens % chunk;
+        let whole: f64 = (0..tokens / chunk).map(|nth| step(&[(chunk, prefix + nth * chunk)])).sum();
+        if rest == 0 {
+            return whole;
+        }
+        let mut pieces = vec![(rest, prefix + tokens - rest)];
+        let mut left = chunk - rest;
+        while left > 0 && pieces.len() < policy.prompts {
+            let piece = left.min(tokens);
+            pieces.push((piece, prefix));
+            left -= piece;
+        }
+        whole + step(&pieces) * rest as f64 / (chunk - left) as f64
     }
 
     fn decodes(&self, group: Group, blocks: u64, policy: Policy, steps: &mut Steps<'_>) -> Result<f64, String> {
@@ -119,7 +148,8 @@ impl Demand {
         }
         let of_memory = blocks / (self.input + self.output).div_ceil(policy.block).max(1);
         let stages = u64::from(group.pipeline);
-        let mut most = (of_memory / stages).min(policy.running.saturating_mul(u64::from(group.replicas))).max(1);
+        let running = policy.running.saturating_mul(u64::from(group.replicas));
+        let mut most = of_memory.min(running).div_ceil(stages).max(1);
         // Where most of the requests have to meet it, so has the mean step.
         if parts[1] >= 0.5 && step(most) > tpot {
             let (mut good, mut bad) = (1, most);

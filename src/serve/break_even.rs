@@ -103,7 +103,12 @@ pub fn break_even(request: &Request, group: Group, drives: Option<u32>) -> Resul
         Error::Usage { message, .. } if one.model.attention.heads().is_multiple_of(tensor.into()) => {
             let most = (1..=tensor).rev().map(|tensor| Group::new(1, tensor)).find(|group| one.check(*group).is_ok());
             let large = most.is_none_or(|group| one.blocks(group, request).is_err());
-            let precision = if large && request.precision == Precision::Bf16 { "--precision fp8, " } else { "" };
+            let fits = |&precision: &Precision| {
+                let request = Request { precision, ..request.clone() };
+                (1..=tensor).map(|tensor| Group::new(1, tensor)).any(|group| one.blocks(group, &request).is_ok())
+            };
+            let lower = one.lower(request.precision).filter(|lower| large && fits(lower));
+            let precision = lower.map_or_else(String::new, |lower| format!("--precision {}, ", lower.name()));
             let hint = format!("take {precision}another --tensor, or a machine with more GPUs in an NVLink domain");
             Error::usage(message, hint)
         }

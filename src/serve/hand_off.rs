@@ -7,13 +7,14 @@ use collcast_sim::transfer::{Fleet as Links, Load, Place, TransferError, Used, W
 use collcast_sim::units::SimDuration;
 
 use super::fleet::{Fleet, Group, Laid};
-use super::setup::Setup;
+use super::setup::{ELEMENT, Setup};
 use crate::error::Error;
 
 /// Lengths of caches are rounded up to a part of themselves of so many for transfers.
 const PARTS: u64 = 32;
 
-/// The way of caches between two workers: one pair of GPUs for each rank of the larger.
+/// The way of caches between two workers: each rank of the decoder gets its part once, in pieces from as many ranks as have
+/// them.
 #[derive(Clone)]
 pub(super) struct HandOff {
     ways: Vec<Way>,
@@ -165,15 +166,28 @@ impl<'s> HandOffs<'s> {
             return Ok(known);
         }
         let [prefill, decode] = self.groups;
-        let (pairs, stages) = (prefill.tensor.max(decode.tensor), prefill.pipeline.max(decode.pipeline));
+        let stages = prefill.pipeline.max(decode.pipeline);
+        // Pieces of a cache, of which each rank has its part of them.
+        let [sent, got] = [prefill, decode].map(|group| self.setup.cache_parts(group.tensor) as u32);
+        let pieces = lcm(sent, got);
+        let ranks = |to: u32| {
+            let part = to * got / decode.tensor;
+            (0..pieces / got).map(move |piece| {
+                let piece = part * (pieces / got) + piece;
+                // Ranks with copies of a piece take turns.
+                let copies = prefill.tensor / sent;
+                (piece * sent / pieces * copies + to % copies, to)
+            })
+        };
+        let pairs: Vec<(u32, u32)> = (0..decode.tensor).flat_map(ranks).collect();
         let mut found = Vec::new();
-        for (stage, pair) in (0..stages).flat_map(|stage| (0..pairs).map(move |pair| (stage, pair))) {
-            // The rank that has a stage's layers and a pair's heads, of one replica.
-            let rank = |worker: usize, group: Group| {
+        for (stage, &(sender, receiver)) in (0..stages).flat_map(|stage| pairs.iter().map(move |pair| (stage, pair))) {
+            // The rank that has a stage's layers, of one replica.
+            let rank = |worker: usize, group: Group, rank: u32| {
                 let first = self.stages[worker][(stage * group.pipeline / stages) as usize];
-                Place::Gpu(Rank(first + pair % group.tensor))
+                Place::Gpu(Rank(first + rank))
             };
-            let (from, to) = (rank(from, prefill), rank(to, decode));
+            let (from, to) = (rank(from, prefill, sender), rank(to, decode, receiver));
             let way = ways(&mut self.links, from, to).into_iter().next().ok_or_else(|| {
                 Error::usage(format!("no way leads from {from} to {to}"), "hosts need NICs that are joined by a fabric")
             })?;
@@ -186,9 +200,9 @@ impl<'s> HandOffs<'s> {
             let setup = self.setup;
             self.known.push(HandOff {
                 ways: found,
-                token: setup.cache_bytes(pairs).div_ceil(u64::from(stages)),
+                token: setup.model.kv_bytes(ELEMENT).div_ceil(u64::from(pieces * stages)),
                 layers: setup.model.layers.div_ceil(u64::from(stages)),
-                block: setup.block_bytes(pairs, self.block),
+                block: setup.block_bytes(pieces, self.block),
                 descriptor: setup.site.profile.transfer_descriptor(),
                 known: HashMap::new(),
                 failed: None,
@@ -197,6 +211,11 @@ impl<'s> HandOffs<'s> {
         self.by_pair.insert((from, to), known);
         Ok(known)
     }
+}
+
+/// The least common multiple of two counts.
+fn lcm(a: u32, b: u32) -> u32 {
+    (1..=b).map(|times| a * times).find(|multiple| multiple.is_multiple_of(b)).unwrap_or(a)
 }
 
 /// What makes two lists of ways take the same time: all of them but the names of what they use.

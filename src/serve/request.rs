@@ -48,9 +48,9 @@ pub struct Request {
     pub gpu: Option<String>,
     /// Precision of linear layers.
     pub precision: Precision,
-    /// Memory of a host for caches, shared evenly by its workers; 0 for none.
+    /// Memory of a host for caches, shared evenly by GPUs of its workers that take prompts; 0 for none.
     pub host_cache: u64,
-    /// Drives of a host for caches, shared evenly by its workers; 0 for none.
+    /// Drives of a host for caches, shared alike; 0 for none.
     pub drive_cache: u64,
     /// Who serves.
     pub fleet: Fleet,

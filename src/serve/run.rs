@@ -5,7 +5,7 @@ use collcast_scenarios::serving::summary::{place, summarise};
 use collcast_scenarios::serving::{Outcome as Ran, Request as Asked, Role, ServingError, simulate};
 use collcast_scenarios::training::calls::{Exchange, Shape};
 
-use super::alone::{Alone, faster};
+use super::alone::{Alone, faster, roomier};
 use super::bound::Demand;
 use super::contention::Contention;
 use super::fleet::Fleet;
@@ -17,6 +17,9 @@ use super::setup::{Exchanges, Setup, role_name, steps};
 use crate::error::Error;
 use crate::files::read_text;
 use crate::values::number;
+
+/// Part of the tokens that are asked for by which a fleet may fall short of them without a note.
+const SHORT: f64 = 0.02;
 
 /// Prefixes of a load at most.
 const MOST_PREFIXES: u64 = 1_000_000;
@@ -65,6 +68,11 @@ pub(super) fn load(request: &Request) -> Result<Vec<Asked>, Error> {
             asked
         }
     };
+    let keeps = request.host_cache > 0 || request.drive_cache > 0;
+    if keeps && !asked.is_empty() && asked.iter().all(|asked| asked.prefix.is_none()) {
+        let hint = "leave them out, or give --prefixes, or a trace in JSON Lines with hash_ids";
+        return Err(Error::usage("--host-cache and --drive-cache keep prefixes, and no two prompts share one", hint));
+    }
     if asked.is_empty() {
         return Err(Error::usage(
             "no request arrives",
@@ -80,7 +88,7 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
     if laid.end > setup.site.topology.ranks() {
         return run(request, &Setup::new(request, laid.end)?, fleet, asked);
     }
-    let workers = setup.workers(&fleet, request)?;
+    let workers = setup.workers((&fleet, &laid), request)?;
     let calls = setup.site.calls()?;
     let exchanges = Exchanges::new(&calls);
     // The first worker of each group, for all of them.
@@ -133,22 +141,35 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
         return Err(error.into());
     }
     let summary = summarise(asked, &ran, request.objective, request.load.window());
+    let offered = asked.iter().map(|asked| asked.output as f64).sum::<f64>() / request.load.window();
+    let unsteady = (summary.tokens_per_s < (1.0 - SHORT) * offered && offered.is_finite()).then(|| {
+        format!(
+            "requests ask for {offered:.0} tokens/s, and the fleet makes {:.0} in the best quarter of --duration: it does not keep up, \
+             or that is too short to tell",
+            summary.tokens_per_s
+        )
+    });
     let mut rows = Vec::new();
-    let mut first = 0;
+    let (mut first, mut pipe) = (0, 0);
     for (role, group) in fleet.groups() {
+        let pipes = pipe..pipe + group.workers as usize;
+        pipe = pipes.end;
         let members = first..first + (group.workers * group.pipeline) as usize;
         first = members.end;
         let busy: u64 = members.clone().map(|worker| ran.busy[worker]).sum();
-        let peak = members.clone().map(|worker| ran.peak[worker]).max().unwrap_or(0);
+        let peak = ran.peak[pipes].iter().copied().max().unwrap_or(0);
         let blocks = workers[members.start].blocks;
         rows.push(WorkerRow {
             role: role_name(role),
             workers: group.workers,
             gpus: group.gpus(),
             busy: busy as f64 * 1e-9 / (summary.seconds * f64::from(group.workers)),
-            cache_tokens: blocks * u64::from(group.pipeline) * request.policy.block,
+            cache_tokens: blocks * request.policy.block,
             cache_peak: peak as f64 / blocks.max(1) as f64,
         });
+    }
+    if !request.objective.held(&summary)[0] {
+        roomier(request, fleet, &demand, &mut alone);
     }
     Ok(Outcome {
         model: setup.model.name.clone(),
@@ -156,7 +177,7 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
         fleet,
         objective: request.objective,
         inputs: setup.site.sources.clone(),
-        notes: notes(setup, request, path.as_deref(), asked),
+        notes: notes(setup, request, path.as_deref(), asked).into_iter().chain(unsteady).collect(),
         warnings: setup.site.told.warnings.clone(),
         summary,
         reuse: (ran.reuse.hits.iter().sum::<u64>() > 0).then_some(ran.reuse),

@@ -1,15 +1,17 @@
 //! A model on the GPUs of a machine: what fits, what steps take, how long a cache is on its way.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 
 use collcast_scenarios::serving::{Role, Steps, Taken, Worker};
 use collcast_scenarios::training::calls::{Calls, Exchange, Shape};
+use collcast_scenarios::transformer::hugging_face::OTHER_SEQUENCE;
 use collcast_scenarios::transformer::{self, Attention, Transformer};
 use collcast_sim::compute::{Compute, Precision};
-use collcast_sim::ids::Rank;
+use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::predict::PredictError;
 
-use super::fleet::{Fleet, Group};
+use super::fleet::{Fleet, Group, Laid};
 use super::request::Request;
 use crate::error::Error;
 use crate::kernels::gpu_of;
@@ -21,7 +23,7 @@ const FILLED: f64 = 0.9;
 /// Hosts that are simulated at most.
 const MOST_HOSTS: u32 = 512;
 /// Bytes of an element of the cache: BF16.
-const ELEMENT: u64 = 2;
+pub(super) const ELEMENT: u64 = 2;
 
 /// What a request names, read and checked.
 pub(super) struct Setup {
@@ -63,6 +65,8 @@ fn other_profile(site: &Site) -> Option<String> {
 impl Setup {
     pub(super) fn new(request: &Request, gpus: u32) -> Result<Self, Error> {
         let (model, mut notes) = transformer::load(&request.model)?;
+        // Requests have lengths of their own.
+        notes.retain(|note| !note.ends_with(OTHER_SEQUENCE));
         let mut site = site(&request.site, gpus)?;
         for change in crossed(&request.vary, 1, Key::of)? {
             for (key, to) in change.settings {
@@ -91,14 +95,15 @@ impl Setup {
         let heads = self.model.attention.heads();
         if group.tensor > host && topology.node_of(Rank(0)) != topology.node_of(Rank(group.tensor - 1)) {
             let message = format!("{} GPUs that split products span hosts of {host}", group.tensor);
-            return Err(Error::usage(
-                message,
-                format!(
-                    "split products over {host} or fewer, such as 1x{}:pp{}",
-                    group.tensor,
-                    group.tensor.div_ceil(host)
-                ),
-            ));
+            let gpus = group.tensor;
+            let fits = |stages: &u32| {
+                let tensor = gpus / stages;
+                gpus.is_multiple_of(*stages) && tensor <= host && heads.is_multiple_of(u64::from(tensor))
+            };
+            let most = u32::try_from(self.model.layers).unwrap_or(gpus).min(gpus);
+            let such =
+                (2..=most).find(fits).map_or_else(String::new, |stages| format!(", such as 1x{gpus}:pp{stages}"));
+            return Err(Error::usage(message, format!("split products over {host} or fewer{such}")));
         }
         if group.replicas > 1 {
             let Some(experts) = self.model.experts else {
@@ -121,13 +126,18 @@ impl Setup {
         Ok(())
     }
 
-    /// Bytes of a token's cache on one of `tensor` ranks: heads are shared, a latent is not, and neither is one head.
-    pub(super) fn cache_bytes(&self, tensor: u32) -> u64 {
-        let whole = self.model.kv_bytes(ELEMENT);
+    /// Parts of a cache on `tensor` ranks: heads are shared, a latent is not, and neither is one head. Ranks beyond that have
+    /// copies.
+    pub(super) fn cache_parts(&self, tensor: u32) -> u64 {
         match self.model.attention {
-            Attention::Gqa { kv_heads, .. } => whole / u64::from(tensor).min(kv_heads),
-            Attention::Mla { .. } => whole,
+            Attention::Gqa { kv_heads, .. } => u64::from(tensor).min(kv_heads),
+            Attention::Mla { .. } => 1,
         }
+    }
+
+    /// Bytes of a token's cache on one of `tensor` ranks.
+    pub(super) fn cache_bytes(&self, tensor: u32) -> u64 {
+        self.model.kv_bytes(ELEMENT) / self.cache_parts(tensor)
     }
 
     /// Bytes of one contiguous piece of a cache on one of `tensor` ranks: keys, or values, of a layer and block.
@@ -140,19 +150,34 @@ impl Setup {
         }
     }
 
-    /// Blocks of cache beside the weights on a worker.
-    pub(super) fn blocks(&self, group: Group, request: &Request) -> Result<u64, Error> {
-        self.check(group)?;
+    /// The next precision of fewer bits that the GPU has.
+    pub(super) fn lower(&self, precision: Precision) -> Option<Precision> {
+        Precision::ALL.into_iter().find(|other| other.bytes() < precision.bytes()).filter(|&p| self.gpu.supports(p))
+    }
+
+    /// Bytes of a GPU that weights and cache may fill.
+    fn room(&self) -> f64 {
+        self.gpu.capacity() as f64 * FILLED
+    }
+
+    /// Bytes of the weights on each GPU of a worker.
+    fn weights(&self, group: Group, precision: Precision) -> f64 {
         let parallel = group.parallel();
         let all = self.model.parameters();
         // Embedding, head, norms and routers stay in BF16.
         let whole = all.total() - all.attention - all.mlp - all.shared_experts - all.experts;
-        let reduced = request.precision.bytes();
+        let reduced = precision.bytes();
         let shared = whole as f64 * Precision::Bf16.bytes() + (all.total() - whole - all.experts) as f64 * reduced;
         let experts = all.experts as f64 * reduced / f64::from(parallel.expert * parallel.expert_tensor);
-        let weights = (shared / f64::from(group.tensor) + experts) / f64::from(group.pipeline);
-        let left = self.gpu.capacity() as f64 * FILLED - weights;
-        let blocks = left / (self.cache_bytes(group.tensor) * request.policy.block) as f64 * f64::from(group.pipeline);
+        (shared / f64::from(group.tensor) + experts) / f64::from(group.pipeline)
+    }
+
+    /// Blocks of cache beside the weights on a worker.
+    pub(super) fn blocks(&self, group: Group, request: &Request) -> Result<u64, Error> {
+        self.check(group)?;
+        let weights = self.weights(group, request.precision);
+        let blocks = (self.room() - weights) / (self.cache_bytes(group.tensor) * request.policy.block) as f64
+            * f64::from(group.pipeline);
         let blocks = blocks * f64::from(group.replicas);
         if blocks < 1.0 {
             let message = format!(
@@ -160,23 +185,41 @@ impl Setup {
                 self.model.name,
                 weights * 1e-9,
                 group.gpus(),
-                self.gpu.capacity() as f64 * FILLED * 1e-9
+                self.room() * 1e-9
             );
-            let fewer = if request.precision == Precision::Bf16 { ", or --precision fp8" } else { "" };
+            let fewer = self.lower(request.precision).filter(|&lower| self.weights(group, lower) < self.room());
+            let fewer = fewer.map_or_else(String::new, |lower| format!(", or --precision {}", lower.name()));
             return Err(Error::usage(message, format!("take more GPUs a worker{fewer}")));
         }
         Ok(blocks as u64)
     }
 
-    pub(super) fn workers(&self, fleet: &Fleet, request: &Request) -> Result<Vec<Worker>, Error> {
+    pub(super) fn workers(&self, (fleet, laid): (&Fleet, &Laid), request: &Request) -> Result<Vec<Worker>, Error> {
         let mut workers = Vec::new();
         let mut pipe = 0;
-        for (role, group) in fleet.groups() {
+        let host = |gpu: u32| self.site.topology.host_of(Rank(gpu));
+        let gpus = |firsts: &[u32], group: Group| -> Vec<HostId> {
+            firsts.iter().flat_map(|&first| first..first + group.stage()).map(host).collect()
+        };
+        let groups = || fleet.groups().into_iter().zip(&laid.groups);
+        // By host: GPUs of workers that keep caches.
+        let mut keeping: HashMap<HostId, f64> = HashMap::new();
+        for ((_, group), placed) in groups().filter(|((role, _), _)| *role != Role::Decode) {
+            placed
+                .iter()
+                .flat_map(|firsts| gpus(firsts, group))
+                .for_each(|host| *keeping.entry(host).or_default() += 1.0);
+        }
+        for ((role, group), placed) in groups() {
             // As many micro-batches as stages keep all of them busy.
             let (stages, replicas) = (group.pipeline, u64::from(group.replicas));
-            let blocks = self.blocks(group, request)? / u64::from(stages);
-            let tiers = self.tiers(group, request).map(|blocks| blocks / u64::from(stages));
-            for _ in 0..group.workers {
+            let blocks = self.blocks(group, request)?;
+            for firsts in placed {
+                let hosts: f64 = match role {
+                    Role::Decode => 0.0,
+                    _ => gpus(firsts, group).iter().map(|host| 1.0 / keeping.get(host).copied().unwrap_or(1.0)).sum(),
+                };
+                let tiers = self.tiers(hosts, request);
                 let worker = Worker { role, blocks, tiers, stages, pipe, replicas };
                 workers.extend(std::iter::repeat_n(worker, stages as usize));
                 pipe += 1;
@@ -185,11 +228,8 @@ impl Setup {
         Ok(workers)
     }
 
-    /// Blocks of host memory and of drives that a worker has for caches: those of its part of the hosts.
-    fn tiers(&self, group: Group, request: &Request) -> [u64; 2] {
-        let topology = &self.site.topology;
-        let host = f64::from(topology.ranks()) / topology.hosts().len().max(1) as f64;
-        let hosts = f64::from(group.gpus()) / host;
+    /// Blocks of host memory and of drives that a worker has for caches: those of so many hosts.
+    fn tiers(&self, hosts: f64, request: &Request) -> [u64; 2] {
         let token = self.model.kv_bytes(ELEMENT) * request.policy.block;
         [request.host_cache, request.drive_cache].map(|bytes| (bytes as f64 * hosts / token as f64) as u64)
     }

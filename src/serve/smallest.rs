@@ -13,7 +13,6 @@ use collcast_scenarios::training::calls::{Exchange, Shape};
 use collcast_sim::compute::Precision;
 use serde::Serialize;
 
-use super::alone::lower;
 use super::bound::Demand;
 use super::fleet::{Fleet, Group};
 use super::request::{MOST_STEPS, Request};
@@ -115,7 +114,7 @@ pub fn smallest(request: &Request, most: u32, watch: &Watch) -> Result<Smallest,
         let nearest = if a.meets { std::cmp::Ordering::Equal } else { met(b).total_cmp(&met(a)) };
         (!a.meets).cmp(&!b.meets).then(nearest).then(size(a).cmp(&size(b))).then(last(a).total_cmp(&last(b)))
     });
-    let lower = lower(request.precision).filter(|&precision| setup.gpu.supports(precision)).map(Precision::name);
+    let lower = setup.lower(request.precision).map(Precision::name);
     Ok(Smallest { most, objective: request.objective, fleets, layouts: search.layouts, cut: search.cut, lower })
 }
 

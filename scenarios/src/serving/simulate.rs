@@ -34,9 +34,9 @@ pub enum Role {
 pub struct Worker {
     /// What it does.
     pub role: Role,
-    /// Blocks of its cache.
+    /// Blocks of its cache, which all workers of its `pipe` share.
     pub blocks: u64,
-    /// Blocks of host memory and of drives, for parts of prompts that no running request uses.
+    /// Blocks of host memory and of drives, for parts of prompts that no running request uses; shared alike.
     pub tiers: [u64; 2],
     /// Stages of its pipeline. Workers of the same `pipe` are micro-batches that take turns in its stages.
     pub stages: u32,
@@ -71,7 +71,7 @@ pub struct Policy {
     pub chunk: u64,
     /// Prompts that a worker has begun at most (vLLM `max_num_partial_prefills` and what fits beside them).
     pub prompts: usize,
-    /// Requests of a replica at most (vLLM `max_num_seqs`).
+    /// Requests of a replica at most, in all micro-batches of its pipeline (vLLM `max_num_seqs`).
     pub running: u64,
     /// Tokens of a block of the cache.
     pub block: u64,
@@ -132,9 +132,9 @@ pub struct Outcome {
     pub served: Vec<Served>,
     /// By worker: ns in which it ran a step.
     pub busy: Vec<u64>,
-    /// By worker: most blocks that were in use.
+    /// By pipeline: most blocks that were in use.
     pub peak: Vec<u64>,
-    /// By worker: blocks in use at the end.
+    /// By pipeline: blocks in use at the end.
     pub left: Vec<u64>,
     /// Steps of all workers.
     pub steps: u64,
@@ -166,7 +166,6 @@ pub enum ServingError {
 /// A worker at work.
 #[derive(Default)]
 struct Running {
-    used: u64,
     /// Prompts that it has begun, with their tokens done.
     prompts: VecDeque<(usize, u64)>,
     /// Tokens of each of these in the step at work.
@@ -203,6 +202,18 @@ impl Running {
     }
 }
 
+/// A pipeline: its stages, and the memory that its workers share.
+struct Pipe {
+    /// When each stage is free.
+    free: Vec<u64>,
+    /// Blocks in use.
+    used: u64,
+    /// Requests that have some.
+    held: u64,
+    /// Parts of prompts that it keeps.
+    tiers: Tiers,
+}
+
 /// What a request has of its prefill worker's memory.
 #[derive(Clone, Default)]
 struct Held {
@@ -229,9 +240,7 @@ struct Run<'r, M> {
     now: u64,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     running: Vec<Running>,
-    tiers: Vec<Tiers>,
-    /// By pipeline: when each stage is free.
-    pipes: Vec<Vec<u64>>,
+    pipes: Vec<Pipe>,
     /// By request: what it has of prefixes.
     held: Vec<Held>,
     /// By request: tokens to be computed, as its router reckoned.
@@ -266,6 +275,7 @@ pub fn simulate<M: Machine>(
     if needs > blocks {
         return Err(ServingError::TooLong { tokens, needs, blocks });
     }
+    let pipes = pipes(workers);
     let run = Run {
         requests,
         workers,
@@ -274,8 +284,6 @@ pub fn simulate<M: Machine>(
         now: 0,
         events: BinaryHeap::new(),
         running: workers.iter().map(Running::new).collect(),
-        tiers: workers.iter().map(|worker| Tiers::new(worker.tiers)).collect(),
-        pipes: pipes(workers),
         held: vec![Held::default(); requests.len()],
         queued: vec![0; requests.len()],
         reserved: vec![false; requests.len()],
@@ -285,20 +293,25 @@ pub fn simulate<M: Machine>(
         outcome: Outcome {
             served: vec![Served::default(); requests.len()],
             busy: vec![0; workers.len()],
-            peak: vec![0; workers.len()],
+            peak: vec![0; pipes.len()],
             ..Outcome::default()
         },
+        pipes,
     };
     run.run()
 }
 
-/// Stages of each pipeline, all free.
-fn pipes(workers: &[Worker]) -> Vec<Vec<u64>> {
-    let mut pipes = vec![Vec::new(); workers.iter().map(|worker| worker.pipe + 1).max().unwrap_or(0)];
-    for worker in workers {
-        pipes[worker.pipe].resize(worker.stages.max(1) as usize, 0);
-    }
-    pipes
+/// Each pipeline, all of it free.
+fn pipes(workers: &[Worker]) -> Vec<Pipe> {
+    let count = workers.iter().map(|worker| worker.pipe + 1).max().unwrap_or(0);
+    let of = |pipe| workers.iter().find(|worker| worker.pipe == pipe);
+    let new = |worker: Option<&Worker>| Pipe {
+        free: vec![0; worker.map_or(1, |worker| worker.stages.max(1)) as usize],
+        used: 0,
+        held: 0,
+        tiers: Tiers::new(worker.map_or([0; 2], |worker| worker.tiers)),
+    };
+    (0..count).map(|pipe| new(of(pipe))).collect()
 }
 
 fn ns(seconds: f64) -> u64 {
@@ -336,9 +349,9 @@ impl<M: Machine> Run<'_, M> {
                 return Err(ServingError::TooMany(self.policy.steps));
             }
         }
-        self.outcome.left = self.running.iter().map(|worker| worker.used).collect();
+        self.outcome.left = self.pipes.iter().map(|pipe| pipe.used).collect();
         let reuse = &mut self.outcome.reuse;
-        for tiers in &self.tiers {
+        for Pipe { tiers, .. } in &self.pipes {
             reuse.dropped += tiers.dropped * self.policy.block;
             reuse.written.iter_mut().zip(tiers.written).for_each(|(all, own)| *all += own * self.policy.block);
         }
@@ -349,6 +362,22 @@ impl<M: Machine> Run<'_, M> {
         tokens.div_ceil(self.policy.block)
     }
 
+    /// The pipeline of a worker.
+    fn pipe(&mut self, worker: usize) -> &mut Pipe {
+        &mut self.pipes[self.workers[worker].pipe]
+    }
+
+    /// Parts of prompts that a worker's pipeline keeps.
+    fn tiers(&self, worker: usize) -> &Tiers {
+        &self.pipes[self.workers[worker].pipe].tiers
+    }
+
+    /// How free a worker is: blocks that nobody uses, then how few requests it has itself, then its number.
+    fn free(&self, worker: usize) -> (u64, Reverse<(u64, usize)>) {
+        let &Worker { blocks, pipe, .. } = &self.workers[worker];
+        (blocks - self.pipes[pipe].used, Reverse((self.running[worker].held, worker)))
+    }
+
     /// Tokens that a request takes of a worker's memory.
     fn tokens(&self, worker: usize, request: usize) -> u64 {
         let &Request { input, output, .. } = &self.requests[request];
@@ -356,10 +385,10 @@ impl<M: Machine> Run<'_, M> {
     }
 
     fn fits(&self, worker: usize, request: usize) -> bool {
-        let running = &self.running[worker];
+        let &Worker { blocks, pipe, replicas, .. } = &self.workers[worker];
         let needs = self.blocks(self.tokens(worker, request)).saturating_sub(self.shared(worker, request));
-        let most = self.policy.running.saturating_mul(self.workers[worker].replicas);
-        running.held < most && running.used + needs <= self.workers[worker].blocks
+        let Pipe { used, held, .. } = self.pipes[pipe];
+        held < self.policy.running.saturating_mul(replicas) && used + needs <= blocks
     }
 
     /// Blocks of a request's first parts that running requests of a worker use already.
@@ -368,16 +397,19 @@ impl<M: Machine> Run<'_, M> {
             return 0;
         }
         let mut parts = self.requests[request].parts();
-        let used = |part: &Part| self.tiers[worker].find(part.key) == Some((0, true));
+        let used = |part: &Part| self.tiers(worker).find(part.key) == Some((0, true));
         std::iter::from_fn(|| parts.next().filter(used)).map(|part| part.tokens / self.policy.block).sum()
     }
 
-    /// Adds blocks to those in use of a worker, and puts parts off that nobody uses where they do not fit beside.
-    fn use_blocks(&mut self, worker: usize, blocks: u64) {
-        let running = &mut self.running[worker];
-        running.used += blocks;
-        self.outcome.peak[worker] = self.outcome.peak[worker].max(running.used);
-        self.tiers[worker].shrink(self.workers[worker].blocks.saturating_sub(running.used));
+    /// Adds a request's blocks to those in use of a worker, and puts parts off that nobody uses where they do not fit beside.
+    fn use_blocks(&mut self, worker: usize, more: u64) {
+        let &Worker { blocks, pipe, .. } = &self.workers[worker];
+        self.running[worker].held += 1;
+        let own = &mut self.pipes[pipe];
+        own.held += 1;
+        own.used += more;
+        own.tiers.shrink(blocks.saturating_sub(own.used));
+        self.outcome.peak[pipe] = self.outcome.peak[pipe].max(own.used);
     }
 
     /// Takes memory for a whole request on a worker that prefills: parts of its prompt that are kept there, by tier as long
@@ -388,8 +420,7 @@ impl<M: Machine> Run<'_, M> {
         let hit: u64 = parts.iter().map(|part| part.tokens).sum();
         let blocks: u64 = parts.iter().map(|part| part.tokens / self.policy.block).sum();
         let own = needs - blocks;
-        let added: u64 = parts.iter().map(|part| self.tiers[worker].take(part.key)).sum();
-        self.running[worker].held += 1;
+        let added: u64 = parts.iter().map(|part| self.pipe(worker).tiers.take(part.key)).sum();
         self.use_blocks(worker, own + added);
         let input = self.requests[request].input;
         self.outcome.reuse.computed += input - hit;
@@ -403,7 +434,7 @@ impl<M: Machine> Run<'_, M> {
     fn worth(&mut self, worker: usize, request: usize) -> (Vec<Part>, u64) {
         let requests = self.requests;
         let found: Vec<(Part, usize)> = (requests[request].parts())
-            .map_while(|part| self.tiers[worker].find(part.key).map(|(tier, _)| (part, tier)))
+            .map_while(|part| self.tiers(worker).find(part.key).map(|(tier, _)| (part, tier)))
             .collect();
         let (mut parts, mut ready, mut before) = (Vec::new(), self.now, 0);
         let mut rest = &found[..];
@@ -434,7 +465,6 @@ impl<M: Machine> Run<'_, M> {
     /// Takes memory of a decoder for a whole request.
     fn reserve(&mut self, decoder: usize, request: usize) {
         let needs = self.blocks(self.tokens(decoder, request));
-        self.running[decoder].held += 1;
         self.use_blocks(decoder, needs);
     }
 
@@ -445,11 +475,12 @@ impl<M: Machine> Run<'_, M> {
         } else {
             let held = std::mem::take(&mut self.held[request]);
             // The first part last: it is the one to keep longest.
-            held.own + held.parts.iter().rev().map(|&key| self.tiers[worker].leave(key)).sum::<u64>()
+            held.own + held.parts.iter().rev().map(|&key| self.pipe(worker).tiers.leave(key)).sum::<u64>()
         };
-        let running = &mut self.running[worker];
-        running.used -= freed;
-        running.held -= 1;
+        self.running[worker].held -= 1;
+        let pipe = self.pipe(worker);
+        pipe.used -= freed;
+        pipe.held -= 1;
     }
 
     /// Keeps the parts of a prompt that was computed, for requests to come.
@@ -457,8 +488,9 @@ impl<M: Machine> Run<'_, M> {
         let requests = self.requests;
         for part in requests[request].parts() {
             let blocks = part.tokens / self.policy.block;
-            let held = &mut self.held[request];
-            if blocks > 0 && blocks <= held.own && self.tiers[worker].insert(part.key, blocks) {
+            let own = self.held[request].own;
+            if blocks > 0 && blocks <= own && self.pipe(worker).tiers.insert(part.key, blocks) {
+                let held = &mut self.held[request];
                 held.own -= blocks;
                 held.parts.push(part.key);
             }
@@ -467,7 +499,7 @@ impl<M: Machine> Run<'_, M> {
 
     /// Tokens of a prompt's first parts that a worker has, or will have of requests that wait there.
     fn known(&self, worker: usize, request: usize) -> u64 {
-        let (tiers, promised) = (&self.tiers[worker], &self.running[worker].promised);
+        let (tiers, promised) = (self.tiers(worker), &self.running[worker].promised);
         let kept = |part: &Part| tiers.find(part.key).is_some() || promised.contains_key(&part.key);
         let mut parts = self.requests[request].parts();
         std::iter::from_fn(|| parts.next().filter(kept)).map(|part| part.tokens).sum()
@@ -488,7 +520,7 @@ impl<M: Machine> Run<'_, M> {
             let running = &self.running[*w];
             let begun = running.prompts.iter().map(|&(begun, done)| self.requests[begun].input - done).sum::<u64>();
             let tokens = input - self.known(*w, request).min(input) + running.queued + begun;
-            (self.blocks(tokens) + running.used, *w)
+            (self.blocks(tokens) + self.pipes[self.workers[*w].pipe].used, *w)
         };
         let prefills = (0..self.workers.len()).filter(|&w| self.workers[w].role != Role::Decode);
         let worker = prefills.min_by_key(cost).unwrap_or(0);
@@ -525,8 +557,7 @@ impl<M: Machine> Run<'_, M> {
             let Some(&request) = self.waiting[queue].front() else { continue };
             let can = |w: &usize| self.workers[*w].role != Role::Decode && self.fits(*w, request);
             let idle = |w: &usize| self.queue(*w) == queue && !self.running[*w].works && can(w);
-            let free =
-                |w: &usize| (self.known(*w, request), self.workers[*w].blocks - self.running[*w].used, Reverse(*w));
+            let free = |w: &usize| (self.known(*w, request), self.free(*w));
             if let Some(worker) = (0..self.workers.len()).filter(idle).max_by_key(free) {
                 self.start_step(worker);
             }
@@ -575,7 +606,7 @@ impl<M: Machine> Run<'_, M> {
 
     /// When a step that begins now is through all stages of its pipeline, each of which does one at a time.
     fn through(&mut self, worker: usize, lasts: u64) -> u64 {
-        let stages = &mut self.pipes[self.workers[worker].pipe];
+        let stages = &mut self.pipes[self.workers[worker].pipe].free;
         let count = stages.len() as u64;
         self.outcome.busy[worker] += lasts / count;
         let mut end = self.now;
@@ -658,6 +689,10 @@ impl<M: Machine> Run<'_, M> {
             self.place();
         }
         self.start_step(worker);
+        // Other micro-batches may wait for memory that this one had.
+        if self.workers[worker].stages > 1 {
+            self.wake();
+        }
     }
 
     /// A prompt is through: the worker that did it goes on with it, or it waits for a decoder.
@@ -701,8 +736,7 @@ impl<M: Machine> Run<'_, M> {
     /// Reserves memory of a decoder for a request, the one with the most of it.
     fn decoder(&mut self, request: usize) -> Option<usize> {
         let fits = |w: &usize| self.workers[*w].role == Role::Decode && self.fits(*w, request);
-        let free = |w: &usize| (self.workers[*w].blocks - self.running[*w].used, Reverse(*w));
-        let decoder = (0..self.workers.len()).filter(fits).max_by_key(free)?;
+        let decoder = (0..self.workers.len()).filter(fits).max_by_key(|w| self.free(*w))?;
         self.reserve(decoder, request);
         self.at[request].1 = decoder;
         Some(decoder)

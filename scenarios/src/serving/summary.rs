@@ -85,7 +85,8 @@ pub struct Summary {
     pub tpot: Percentiles,
     /// To the last token.
     pub whole: Percentiles,
-    /// Tokens generated a second.
+    /// Tokens generated a second, in the steady state: those of the requests over the time in which they were to arrive, and no
+    /// more than in the best quarter of it. Over all `seconds` where no such time was asked for.
     pub tokens_per_s: f64,
     /// Part of the requests that met the objective.
     pub met: f64,
@@ -93,6 +94,29 @@ pub struct Summary {
     pub met_each: [f64; 2],
     /// Requests a second that did: over the time in which they were to arrive, or all `seconds` where no such time was asked for.
     pub goodput: f64,
+}
+
+/// Parts of the time of arrivals, and how many of them in a row are a quarter of it.
+const PARTS: usize = 16;
+const QUARTER: usize = PARTS / 4;
+
+/// Tokens that were made a second in the best quarter of a window.
+fn best_rate(requests: &[Request], outcome: &Outcome, window: f64) -> f64 {
+    let each = window / PARTS as f64;
+    let mut made = [0.0; PARTS];
+    for (request, served) in requests.iter().zip(&outcome.served) {
+        let (first, last) = (served.first as f64 * 1e-9 / each, served.last as f64 * 1e-9 / each);
+        if let Some(made) = made.get_mut(first as usize) {
+            *made += 1.0;
+        }
+        // The others come evenly until the last.
+        let rate = (request.output - 1) as f64 / (last - first).max(1e-9);
+        for (nth, made) in made.iter_mut().enumerate().skip(first as usize).take_while(|(nth, _)| (*nth as f64) < last)
+        {
+            *made += rate * (last.min(nth as f64 + 1.0) - first.max(nth as f64));
+        }
+    }
+    made.windows(QUARTER).map(|made| made.iter().sum()).fold(0.0, f64::max) / (each * QUARTER as f64)
 }
 
 fn seconds(from: u64, to: u64) -> f64 {
@@ -133,6 +157,7 @@ pub fn summarise(requests: &[Request], outcome: &Outcome, objective: Objective, 
     let first = outcome.served.iter().map(|served| served.arrived).min().unwrap_or(0);
     let last = outcome.served.iter().map(|served| served.last).max().unwrap_or(0);
     let lasted = seconds(first, last).max(window).max(1e-9);
+    let tokens = requests.iter().map(|request| request.output as f64).sum::<f64>();
     Summary {
         requests: requests.len(),
         seconds: lasted,
@@ -141,7 +166,12 @@ pub fn summarise(requests: &[Request], outcome: &Outcome, objective: Objective, 
         ttft: times(|served| (served.arrived, served.first)),
         tpot: Percentiles::of(all().filter_map(|(request, served)| tpot(request, served)).collect()),
         whole: times(|served| (served.arrived, served.last)),
-        tokens_per_s: requests.iter().map(|request| request.output as f64).sum::<f64>() / lasted,
+        // A fleet that keeps up makes what is asked for, however long its last requests take.
+        tokens_per_s: if window > 0.0 {
+            (tokens / window).min(best_rate(requests, outcome, window))
+        } else {
+            tokens / lasted
+        },
         met: good / count,
         met_each: each.map(|met| met / count),
         goodput: good / if window > 0.0 { window } else { lasted },

@@ -8,6 +8,7 @@ use super::arrivals::{Prefixes, Request, exponential, mooncake, poisson, share, 
 use super::beside::{Beside, Taken, WAYS};
 use super::prefix::{Part, Tiers};
 use super::simulate::{Batch, Machine, Outcome, Policy, Role, Route, Worker, simulate};
+use super::summary::{Objective, summarise};
 
 /// Seconds of a token of a prompt, of a step, of a token's way.
 struct Linear {
@@ -231,6 +232,47 @@ fn stages_of_a_pipeline_work_on_several_steps_at_once() {
     assert_eq!(ends(4), (vec![1000, 1250, 1500, 1750], 1_000_000_000));
 }
 
+/// Goal: micro-batches share the memory of their pipeline: one request may have all of it, another waits until it is free, and a
+/// limit of requests counts those of all micro-batches.
+#[test]
+fn micro_batches_share_the_memory_of_their_pipeline() {
+    let requests = [0.0, 1.0].map(|at| Request { at, input: 1500, output: 1, prefix: None });
+    let worker = |blocks| vec![Worker { stages: 4, ..Worker::new(Role::Both, blocks, 0) }; 4];
+    let run = |blocks: u64, policy: Policy| {
+        let mut machine = Linear { token: 1e-2, step: 0.0, way: 0.0, fetch: [0.0; 2], beside: NONE };
+        let outcome = simulate(&requests, &worker(blocks), policy, &mut machine).unwrap();
+        (outcome.served.iter().map(|served| served.begun / 1_000_000).collect::<Vec<u64>>(), outcome.peak)
+    };
+    for route in [Route::Queue, Route::Prefix] {
+        let policy = Policy { route, ..ALONE };
+        assert_eq!(run(100, policy), (vec![0, 15_000], vec![94]));
+        assert_eq!(run(200, policy), (vec![0, 1000], vec![188]));
+        assert_eq!(run(200, Policy { running: 1, ..policy }).0, [0, 15_000]);
+    }
+}
+
+/// Goal: tokens a second are those that were asked for where workers keep up, however long the last request takes, and what the
+/// workers make where they do not.
+/// Method: every step takes 0.1 s, so that a request of 21 tokens takes 2.1 s; five a second arrive.
+#[test]
+fn tokens_a_second_are_those_of_the_steady_state() {
+    let made = |running: u64, seconds: f64| {
+        let requests = poisson(5.0, seconds, (100, 21), 1);
+        let mut machine = Linear { token: 0.0, step: 0.1, way: 0.0, fetch: [0.0; 2], beside: NONE };
+        let policy = Policy { running, ..ALONE };
+        let outcome = simulate(&requests, &workers(Role::Both, 1), policy, &mut machine).unwrap();
+        let summary = summarise(&requests, &outcome, Objective::new(1.0, 1.0), seconds);
+        (summary.tokens_per_s * seconds, 21.0 * requests.len() as f64, summary.tokens_per_s)
+    };
+    for seconds in [20.0, 200.0] {
+        let (made, asked, _) = made(1000, seconds);
+        assert!((made / asked - 1.0).abs() < 1e-9, "{made} {asked}");
+    }
+    // One at a time: 21 tokens in 21 steps.
+    let (_, _, rate) = made(1, 20.0);
+    assert!((rate / 10.0 - 1.0).abs() < 0.1, "{rate}");
+}
+
 /// Goal: a prefix is computed once and then taken from GPU memory; where that has no room, from host memory if that is faster
 /// than to compute it, else it is computed again.
 #[test]
@@ -374,9 +416,9 @@ proptest! {
             prop_assert!(served.arrived <= served.begun && served.begun < served.prefilled);
             prop_assert!(served.prefilled <= served.first && served.first <= served.last);
         }
-        for (index, worker) in workers.iter().enumerate() {
-            prop_assert!(outcome.peak[index] <= worker.blocks);
-            prop_assert_eq!(outcome.left[index], 0);
+        for worker in &workers {
+            prop_assert!(outcome.peak[worker.pipe] <= worker.blocks);
+            prop_assert_eq!(outcome.left[worker.pipe], 0);
         }
         let reuse = outcome.reuse;
         let prompts: u64 = requests.iter().map(|request| request.input).sum();
