@@ -476,6 +476,29 @@ fn a_cost_is_that_of_the_steady_state() {
     assert_eq!([2.0, 40.0].map(falls_behind), [false, true]);
 }
 
+/// Goal: prompts that share a prefix have tokens of their own, which no cache saves: the bounds and the advice count them.
+/// A full decoder is named before the queue that it makes, and a full cache before workers that would not help.
+#[test]
+fn advice_names_what_is_short() {
+    let next = |model: &str, fleet: &str, more: &[&str]| {
+        let workers: Vec<&str> = fleet.split(' ').collect();
+        let (code, text, notes) = collcast(&[&["serve", model][..], &workers, more].concat());
+        assert_eq!(code, 0, "{text}{notes}");
+        notes.split("Next: ").nth(1).unwrap_or_default().to_owned()
+    };
+    let prefixes = ["--rate", "0.2", "--duration", "60s", "--prefixes", "20,1024", "--input", "8192"];
+    let own = next("llama3-70b", "--aggregated 1x2", &[&prefixes[..], &["--slo", "ttft=500ms"]].concat());
+    assert!(!own.contains("a prompt of 1 tokens") && own.contains("tokens alone takes"), "{own}");
+    let decoders = ["--running", "4", "--rate", "3", "--duration", "60s"];
+    let decoders = next("llama3-8b", "--prefill 2x1 --decode 1x1", &decoders);
+    assert!(decoders.contains("more workers that decode"), "{decoders}");
+    let full = ["--rate", "1", "--duration", "120s", "--input", "4096", "--output-tokens", "1000"];
+    let full = next("llama3-70b", "--aggregated 1x2", &full);
+    assert!(full.starts_with("requests wait for memory: workers such as 1x4, or --precision fp8"), "{full}");
+    let queue = next("llama3-8b", "--aggregated 1x1", &["--rate", "4", "--duration", "60s", "--slo", "ttft=60ms@p99"]);
+    assert!(queue.contains("more workers") && !queue.contains("that prefill") && !queue.contains("--chunk"), "{queue}");
+}
+
 /// Goal: memory of a host is that of the workers on it that take prompts: one alone has all of it.
 #[test]
 fn a_worker_alone_has_the_memory_of_its_host() {
@@ -687,6 +710,14 @@ fn slips_are_refused() {
         ("llama3-70b --aggregated 2x8 --vary nics=9", "a host has 8 NICs"),
         ("llama3-70b --aggregated 2x8 --vary nic=9", "did you mean `nics`?"),
         ("llama3-70b --aggregated 2x8 --price dgx-b200=2", "there is no price of `dgx-h100`"),
+        ("llama3-70b --price dgx-h100=2,foo=3", "`foo` is none of the machines"),
+        ("llama3-70b --price dgx-h100=3,dgx-h100=4", "`dgx-h100` has two prices"),
+        ("llama3-70b --aggregated 1x8:pp2,pp4", "pp is there twice"),
+        ("llama3-70b --aggregated 1x9", "such as 1x9:pp9"),
+        ("llama3-70b --aggregated 1x12", "such as 1x12:pp3"),
+        ("llama3-405b --on dgx-a100 --aggregated 1x8", "take more GPUs a worker\n"),
+        ("llama3-405b --aggregated 1x4", "take more GPUs a worker\n"),
+        ("llama3-405b --aggregated 1x8", "take more GPUs a worker, or --precision fp8"),
     ] {
         let args: Vec<&str> = std::iter::once("serve").chain(args.split(' ')).collect();
         let (code, _, text) = collcast(&args);

@@ -92,16 +92,16 @@ pub(crate) struct Args {
     /// which it may know the prefix
     #[arg(long, value_name = "HOW", default_value = "queue", value_parser = ["queue", "prefix"], help_heading = "Workers")]
     route: String,
-    /// Memory of each host that keeps prefixes, such as 1T, shared by its workers
+    /// Memory of each host that keeps prefixes, such as 1T, shared by the GPUs of its workers that take prompts
     #[arg(long, value_name = "SIZE", default_value = "0", help_heading = "Workers")]
     host_cache: String,
-    /// Drives of each host that keep prefixes, such as 20T
+    /// Drives of each host that keep prefixes, such as 20T, shared alike
     #[arg(long, value_name = "SIZE", default_value = "0", help_heading = "Workers")]
     drive_cache: String,
-    /// Tokens of a step at most (chunked prefill)
+    /// Tokens of a step of a replica at most (chunked prefill)
     #[arg(long, value_name = "TOKENS", default_value_t = 8192, help_heading = "Workers")]
     chunk: u64,
-    /// Requests of a worker at most
+    /// Requests of a replica at most, in all its stages; a worker without :ep is one replica
     #[arg(long, value_name = "N", default_value_t = 1024, help_heading = "Workers")]
     running: u64,
     /// Requests a second, which arrive by a Poisson process

@@ -240,12 +240,11 @@ fn tokens(given: &str) -> Result<f64, String> {
 
 /// A price, or that of a machine in a list such as `dgx-h100=2.5,dgx-b200=4`.
 pub(crate) fn price(given: &str, machine: &str) -> Result<f64, String> {
-    let own = match given.contains('=') {
-        false => Some(given),
-        true => {
-            given.split(',').filter_map(|one| one.split_once('=')).find(|(of, _)| of.trim() == machine).map(|p| p.1)
-        }
-    };
+    let mut of_machine = given.split(',').filter_map(|one| one.split_once('=')).filter(|(of, _)| of.trim() == machine);
+    let own = if given.contains('=') { of_machine.next().map(|price| price.1) } else { Some(given) };
+    if of_machine.next().is_some() {
+        return Err(format!("`{machine}` has two prices"));
+    }
     let Some(own) = own else { return Err(format!("there is no price of `{machine}` in it")) };
     let number = own.trim().parse::<f64>().ok().filter(|price| price.is_finite() && *price >= 0.0);
     number.ok_or_else(|| "expected a number from 0 on, such as 2.5, or dgx-h100=2.5,dgx-b200=4".to_owned())

@@ -77,11 +77,14 @@ impl FromStr for Group {
         for key in keys.split(',').filter(|key| !key.is_empty()) {
             let (name, value) = key.split_at_checked(2).ok_or_else(wrong)?;
             let value = Some(number(value)?).filter(|value| (1..=gpus).contains(value)).ok_or_else(wrong)?;
-            match name {
-                "tp" => tensor = Some(value),
-                "pp" => pipeline = Some(value),
-                "ep" => expert = Some(value),
+            let given = match name {
+                "tp" => &mut tensor,
+                "pp" => &mut pipeline,
+                "ep" => &mut expert,
                 _ => return Err(wrong()),
+            };
+            if given.replace(value).is_some() {
+                return Err(Error::usage(format!("`{text}`: {name} is there twice"), "leave one of them out"));
             }
         }
         let (pipeline, expert) = (pipeline.unwrap_or(1), expert.unwrap_or(1));

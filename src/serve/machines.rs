@@ -44,6 +44,8 @@ pub struct Row {
     pub name: String,
     /// What came of it, or why it serves nothing.
     pub outcome: Result<Outcome, String>,
+    /// Tokens of a step at most with which the smallest fleet was found.
+    pub chunk: Option<u64>,
     /// Of a GPU and hour.
     pub price: Option<f64>,
 }
@@ -77,15 +79,26 @@ pub fn compare(request: &Request, machines: &Machines, watch: &Watch) -> Result<
             format!("at most {MOST} are compared"),
         ));
     }
+    let known: Vec<&str> = all.iter().map(|(_, request)| machine(request)).collect();
+    let of = |text: &String| known.iter().map(|machine| price(text, machine)).collect::<Result<Vec<f64>, String>>();
+    let prices = machines.price.as_ref().map(of).transpose();
+    let prices = prices.map_err(|why| Error::usage(format!("--price: {why}"), "such as 2.5, or dgx-h100=2.5"))?;
+    for (of, _) in machines.price.iter().flat_map(|price| price.split(',')).filter_map(|one| one.split_once('=')) {
+        if !known.contains(&of.trim()) {
+            let message = format!("--price: `{}` is none of the machines that serve", of.trim());
+            return Err(Error::usage(message, "leave it out, or name it with --on"));
+        }
+    }
     let parts = watch.parts(all.len());
     let mut rows = Vec::new();
     let mut failed = None;
     for (name, request) in &all {
-        let machine = request.site.topology.as_deref().unwrap_or(DEFAULT_MACHINE);
+        let mut chunk = None;
         let outcome = match machines.smallest {
             None => serve(request).map(Ok),
             Some(gpus) => smallest(request, gpus, &watch.one_of(rows.len(), all.len())).map(|found| {
                 let met = found.fleets.into_iter().find(|sized| sized.meets);
+                chunk = met.as_ref().map(|sized| sized.chunk);
                 let none = || format!("no fleet of at most {gpus} GPUs meets the objective");
                 met.map_or_else(|| Err(none()), |sized| sized.candidate.outcome)
             }),
@@ -93,23 +106,26 @@ pub fn compare(request: &Request, machines: &Machines, watch: &Watch) -> Result<
         let outcome = match outcome {
             Ok(outcome) => outcome,
             // A machine may be too small, or have no network; another change that it cannot have was mistyped.
-            Err(error) if *name != machine && !error.to_string().ends_with(ONE_HOST) => return Err(error),
+            Err(error) if *name != machine(request) && !error.to_string().ends_with(ONE_HOST) => return Err(error),
             Err(error) => {
                 let text = error.to_string();
                 failed = Some(error);
                 Err(text)
             }
         };
-        let of = |text: &String| price(text, machine);
-        let price = machines.price.as_ref().map(of).transpose();
-        let price = price.map_err(|why| Error::usage(format!("--price: {why}"), "such as 2.5, or dgx-h100=2.5"))?;
-        rows.push(Row { name: name.clone(), outcome, price });
+        let price = prices.as_ref().map(|prices| prices[rows.len()]);
+        rows.push(Row { name: name.clone(), outcome, chunk, price });
         parts.done()?;
     }
     match failed {
         Some(error) if rows.iter().all(|row| row.outcome.is_err()) => Err(error),
         _ => Ok(Compared { rows, smallest: machines.smallest.is_some() }),
     }
+}
+
+/// The machine of a request.
+fn machine(request: &Request) -> &str {
+    request.site.topology.as_deref().unwrap_or(DEFAULT_MACHINE)
 }
 
 /// Each machine as it is, then with each change, then with each NIC down.

@@ -17,6 +17,14 @@ fn ms(seconds: f64) -> Cell {
     Cell::float(seconds * 1e3, 2)
 }
 
+/// A part of requests in percent, to a tenth: what is not met never reads as if it were.
+fn percent(part: f64) -> f64 {
+    (part * 1000.0 + 1e-9).floor() / 10.0
+}
+
+/// Part of a worker's cache from which on requests wait for memory.
+const FULL: f64 = 0.95;
+
 impl Outcome {
     /// The run as a report.
     pub fn report(&self) -> Report {
@@ -108,7 +116,7 @@ impl Outcome {
         };
         let sentence = format!(
             "{:.1}% of {} requests met {}: goodput {:.2} requests/s{over}, {:.1} tokens/s a GPU",
-            summary.met * 100.0,
+            percent(summary.met),
             summary.requests,
             asked(objective),
             summary.goodput,
@@ -135,7 +143,7 @@ impl Outcome {
         let missed = ["TTFT", "TPOT"].into_iter().enumerate().filter(|(which, _)| !held[*which]);
         let missed: Vec<String> = missed
             .map(|(which, name)| {
-                let met = (self.summary.met_each[which] * 1000.0).floor() / 10.0;
+                let met = percent(self.summary.met_each[which]);
                 format!("{met:.1}% meet {name}, not {}%", exact(self.objective.parts[which] * 100.0))
             })
             .collect();
@@ -155,21 +163,29 @@ impl Outcome {
         };
         let of = |cause: &str, advice: &str| Some((cause.to_owned(), advice.to_owned()));
         let ms = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
+        let aggregated = matches!(self.fleet, Fleet::Aggregated(_));
+        let more = if aggregated { "more workers" } else { "more workers that prefill" };
         if !first && alone.seconds[0] > objective.ttft {
             let cause = format!("a prompt of {} tokens alone takes {}", alone.tokens, ms(alone.seconds[0]));
             Some((cause, faster(0)))
         } else if !tokens && alone.seconds[1] > objective.tpot {
             Some((format!("a token alone takes {}", ms(alone.seconds[1])), faster(1)))
-        } else if first && matches!(self.fleet, Fleet::Aggregated(_)) {
+        } else if first && aggregated {
             of("tokens come too slowly", "a smaller --chunk, fewer requests a worker (--running), or more workers")
         } else if first {
             of("tokens come too slowly", "fewer requests a worker (--running), or more workers that decode")
-        } else if summary.queue.p90 > summary.ttft.p90 / 2.0 {
-            of("requests wait for their turn", "more workers that prefill, or a lower rate")
-        } else if summary.hand_off.p90 > summary.ttft.p90 / 2.0 {
+        } else if summary.hand_off.p90 > objective.ttft / 2.0 {
+            // Prompts that no decoder takes fill the memory of who prefills, and others queue for it.
             of("prompts wait for memory or for their cache's way", "more workers that decode, or faster NICs")
+        } else if summary.queue.p90 > summary.ttft.p90 / 2.0 {
+            if self.workers.first().is_some_and(|takes| takes.cache_peak > FULL) {
+                let advice = [&alone.roomier[..], &[format!("{more}, or shorter requests")]].concat().join(", or ");
+                return of("requests wait for memory", &advice);
+            }
+            of("requests wait for their turn", &format!("{more}, or a lower rate"))
         } else {
-            of("prompts wait for others in their step", "a smaller --chunk, or more workers that prefill")
+            let smaller = if aggregated { "" } else { ", or a smaller --chunk" };
+            of("prompts wait for others in their step", &format!("{more}{smaller}"))
         }
     }
 }
@@ -236,7 +252,7 @@ impl Split {
             table.push(match &candidate.outcome {
                 Ok(outcome) => {
                     let s = &outcome.summary;
-                    let mut row = vec![name, Cell::float(s.goodput, 2), Cell::float(s.met * 100.0, 1)];
+                    let mut row = vec![name, Cell::float(s.goodput, 2), Cell::float(percent(s.met), 1)];
                     row.extend([s.ttft.p50, s.ttft.p99, s.tpot.p50, s.tpot.p99, s.whole.p90].map(ms));
                     row.extend(outcome.misses().map(Cell::from));
                     row
@@ -293,7 +309,7 @@ impl Smallest {
             match &sized.candidate.outcome {
                 Ok(run) => {
                     let s = &run.summary;
-                    row.extend(s.met_each.map(|met| Cell::float(met * 100.0, 1)));
+                    row.extend(s.met_each.map(|met| Cell::float(percent(met), 1)));
                     row.extend([s.ttft.p50, s.ttft.p99, s.tpot.p50, s.tpot.p99].map(ms));
                     row.push(self.why(sized).into());
                 }
@@ -387,7 +403,7 @@ impl Smallest {
             None => {
                 let mut sentence = format!("no fleet of at most {} GPUs meets {asked}", self.most);
                 if let Some(nearest) = self.fleets.first() {
-                    let met = nearest.candidate.outcome.as_ref().map_or(0.0, |run| run.summary.met * 100.0);
+                    let met = nearest.candidate.outcome.as_ref().map_or(0.0, |run| percent(run.summary.met));
                     sentence += &format!("; {} comes nearest with {met:.1}% of requests", nearest.candidate.fleet);
                 }
                 let lower = self.lower.map_or_else(String::new, |precision| format!("--precision {precision} or "));
@@ -399,6 +415,14 @@ impl Smallest {
     }
 }
 
+impl Row {
+    /// Its fleet, with the steps that it was found with.
+    fn fleet_of(&self, run: &Outcome) -> String {
+        let chunk = self.chunk.map_or_else(String::new, |chunk| format!(" with --chunk {chunk}"));
+        format!("{}{chunk}", run.fleet)
+    }
+}
+
 impl Compared {
     /// The machines as a report, one a row.
     pub fn report(&self) -> Report {
@@ -407,6 +431,7 @@ impl Compared {
         let columns = [
             Column::text("machine", "machine"),
             Column::text("fleet", "workers"),
+            Column::number("chunk", "--chunk"),
             Column::number("gpus", "GPUs"),
             Column::number("met_percent", "met %").barred(Bar::OfHundred),
             Column::number("ttft_p50_ms", "TTFT p50 ms"),
@@ -429,8 +454,9 @@ impl Compared {
                     let change = base.filter(|base| index > 0 && *base > 0.0).map(|base| s.ttft.p99 / base - 1.0);
                     let change = change.map_or(Cell::Missing, |change| Cell::float(change * 100.0, 1));
                     let hand_off = run.path.as_ref().map_or(Cell::Missing, |_| ms(s.hand_off.p50));
-                    let mut cells = vec![name, run.fleet.to_string().into(), run.fleet.gpus().into()];
-                    cells.extend([Cell::float(s.met * 100.0, 1), ms(s.ttft.p50), ms(s.ttft.p99), change, hand_off]);
+                    let chunk = row.chunk.map_or(Cell::Missing, Cell::from);
+                    let mut cells = vec![name, run.fleet.to_string().into(), chunk, run.fleet.gpus().into()];
+                    cells.extend([Cell::float(percent(s.met), 1), ms(s.ttft.p50), ms(s.ttft.p99), change, hand_off]);
                     cells.extend([s.tpot.p50, s.tpot.p99].map(ms));
                     cells.push(row.cost().map_or(Cell::Missing, |cost| Cell::float(cost, 2)));
                     cells.extend(run.misses().map(Cell::from));
@@ -438,7 +464,7 @@ impl Compared {
                 }
                 Err(why) => {
                     let mut cells = vec![name];
-                    cells.extend(std::iter::repeat_n(Cell::Missing, 10));
+                    cells.extend(std::iter::repeat_n(Cell::Missing, 11));
                     cells.push(why.as_str().into());
                     cells
                 }
@@ -446,6 +472,7 @@ impl Compared {
         }
         let ran = || self.rows.iter().filter_map(|row| Some((row.name.as_str(), row.outcome.as_ref().ok()?)));
         let mut hidden = Vec::new();
+        hidden.extend((!self.smallest).then_some("chunk"));
         hidden.extend(ran().all(|(_, run)| run.path.is_none()).then_some("hand_off_p50_ms"));
         hidden.extend(self.rows.iter().all(|row| row.price.is_none()).then_some("cost"));
         let good = ran().filter(|(_, run)| run.misses().is_none()).count();
@@ -472,12 +499,13 @@ impl Compared {
         if let ([_], Some((row, run))) = (&self.rows[..], best) {
             let cost = row.cost().map_or_else(String::new, |cost| format!("; {cost:.2} for 1M generated tokens"));
             let Verdict { sentence, .. } = run.verdict();
-            return Verdict { sentence: format!("{} on {}: {sentence}{cost}", run.fleet, row.name), ..run.verdict() };
+            let fleet = row.fleet_of(run);
+            return Verdict { sentence: format!("{fleet} on {}: {sentence}{cost}", row.name), ..run.verdict() };
         }
         let number = self.rows.len();
         let (status, sentence, next) = match best {
             Some((row, run)) if missed(run) > 0.0 => {
-                let (asked, met) = (asked(&run.objective), run.summary.met * 100.0);
+                let (asked, met) = (asked(&run.objective), percent(run.summary.met));
                 let nearest = format!("{} comes nearest with {met:.1}% of requests", row.name);
                 (Status::Warning, format!("none of {number} machines meets {asked}; {nearest}"), run.next())
             }
@@ -501,7 +529,9 @@ impl Compared {
                     1 => format!(", one of which misses {}", asked(&run.objective)),
                     short => format!(", {short} of which miss {}", asked(&run.objective)),
                 };
-                (Status::Ok, format!("{who} {best}; {number} machines were compared{short}"), None)
+                let fleet =
+                    row.chunk.map_or_else(String::new, |_| format!("; {} takes {}", row.name, row.fleet_of(run)));
+                (Status::Ok, format!("{who} {best}; {number} machines were compared{short}{fleet}"), None)
             }
             None => (Status::Failed, "no machine meets the objective".to_owned(), None),
         };
