@@ -228,6 +228,18 @@ fn one_machine_has_a_cost_and_no_rank() {
     assert_eq!(code, 0, "{text}{notes}");
     assert!(notes.contains("for 1M generated tokens") && notes.contains("goodput"), "{notes}");
     assert!(!notes.contains("compared") && !notes.contains("lowest cost"), "{notes}");
+    // The smallest is told with the steps that it was found with.
+    let load = ["--rate", "3", "--duration", "60s", "--price", "2"];
+    let (code, text, notes) = collcast(&[&["serve", "llama3-70b", "--smallest", "16"][..], &load].concat());
+    assert!(code == 0 && notes.contains("1x4 aggregated with --chunk 512 on dgx-h100"), "{text}{notes}");
+}
+
+/// Goal: 492 of 497 requests are not the 99% that were asked for, and do not read so.
+#[test]
+fn parts_of_requests_are_rounded_down() {
+    let slo = ["--rate", "4", "--duration", "120s", "--slo", "ttft=400ms@p99,tpot=50ms"];
+    let (_, text, notes) = collcast(&[&["serve", "llama3-70b", "--aggregated", "1x8"][..], &slo].concat());
+    assert!(notes.contains("warning: 98.9% of 497 requests met TTFT"), "{text}{notes}");
 }
 
 /// Goal: of machines none is best that does not meet the objective: where none does, that is said with what would help, and where
@@ -666,6 +678,15 @@ fn scenarios_take_other_workers_and_requests() {
     assert!(code == 0 && out.contains("by 2x8 aggregated on dgx-h100"), "{out}{err}");
     let (code, out, err) = collcast(&["serve", "llama3-70b-2x8", "--trace", path.to_str().unwrap()]);
     assert!(code == 0 && err.contains("of 2 requests"), "{out}{err}");
+    let (code, _, err) = collcast(&["serve", "llama3-8b", "--trace", path.to_str().unwrap(), "--host-cache", "1T"]);
+    assert!(code == 2 && err.contains("no two prompts share one"), "{err}");
+    // Requests have lengths of their own, whatever window a file of Hugging Face names.
+    let config = folder.path().join("config.json");
+    let text = r#"{"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192}"#;
+    std::fs::write(&config, text).unwrap();
+    let (code, out, err) = collcast(&["serve", config.to_str().unwrap(), "--duration", "5s"]);
+    assert!(code == 0 && !out.contains("--seq"), "{out}{err}");
     // More than GPT-3's 2,048 positions.
     let (code, out, err) = collcast(&["serve", "gpt3-175b", "--input", "4096", "--duration", "10s"]);
     assert!(code == 0 && (out + &err).contains("the model has learned positions for 2048 tokens"), "{err}");
