@@ -63,10 +63,13 @@ pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     sorted.get(at.min(last)).copied().unwrap_or(0.0)
 }
 
+/// Standard deviations of a normal variable that its median absolute deviation is one part of.
+pub const NORMAL: f64 = 1.4826;
+
 /// Standard deviation that a normal variable of this median absolute deviation has.
 pub fn robust_deviation(values: Vec<f64>) -> f64 {
     let centre = median(values.clone());
-    1.4826 * median(values.into_iter().map(|v| (v - centre).abs()).collect())
+    NORMAL * median(values.into_iter().map(|v| (v - centre).abs()).collect())
 }
 
 /// Variance of the median of `count` normal values, as a part of theirs: 1 of one, pi / (2 count) of many.

@@ -173,6 +173,16 @@ pub fn time_or_bare(text: &str, bare: f64) -> Result<f64, String> {
 /// What is no number, or below 0.
 pub fn percent(what: &str, text: &str) -> Result<f64, Error> {
     let number = text.trim().trim_end_matches('%').trim();
+    if !text.contains('%')
+        && let Ok(fraction) = number.parse::<f64>()
+        && fraction > 0.0
+        && fraction < 1.0
+    {
+        return Err(Error::usage(
+            format!("{what}: `{text}` may be {}% or {fraction}%", (fraction * 1e8).round() / 1e6),
+            format!("write it with its sign, such as `{what} {fraction}%`"),
+        ));
+    }
     number.parse::<f64>().ok().filter(|p| p.is_finite() && *p >= 0.0).map(|p| p / 100.0).ok_or_else(|| {
         Error::usage(format!("{what}: `{text}` is not a percentage"), format!("write it as `{what} 20%`"))
     })

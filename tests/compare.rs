@@ -281,6 +281,85 @@ fn hosts_are_held_against_themselves() {
     assert!(github.contains("::error title=all_reduce") && github.contains("gpu05"), "{github}");
 }
 
+/// Goal: a collective, or a range of its sizes, that one host of B lacks is told, and so is a set of hosts that is missing.
+#[test]
+fn what_one_host_lacks_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = |name: &str, seed: u64| night(folder.path(), name, 4, seed, |_| 1.0);
+    let (a, b, c) = (set("a", 1), set("b", 2), set("c", 3));
+    // The same host's all-gather, whose bus bandwidth is half of that of an all-reduce; `most` rows of it.
+    let gather = |at: &str, host: usize, most: usize| {
+        let text = std::fs::read_to_string(Path::new(at).join(format!("{host:02}.log"))).unwrap();
+        let mut rows = 0;
+        let line = |line: &str| -> Option<String> {
+            let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            if words.len() != 13 || line.starts_with('#') {
+                return Some(line.replace("all_reduce", "all_gather"));
+            }
+            words[1] = (words[0].parse::<u64>().unwrap() / 32).to_string();
+            words[3] = "none".to_owned();
+            for rate in [7, 11] {
+                words[rate] = format!("{:.2}", words[rate].parse::<f64>().unwrap() / 2.0);
+            }
+            rows += 1;
+            (rows <= most).then(|| words.join(" "))
+        };
+        let text: Vec<String> = text.lines().filter_map(line).collect();
+        std::fs::write(Path::new(at).join(format!("gather{host}.log")), text.join("\n") + "\n").unwrap();
+    };
+    for host in 0..4 {
+        gather(&a, host, 99);
+        gather(&c, host, if host == 2 { 14 } else { 99 });
+    }
+    (0..3).for_each(|host| gather(&b, host, 99));
+    for (with, lacks) in [
+        (&b, "B lacks all_gather over 8 ranks on gpu03"),
+        (&c, "B lacks all_gather over 8 ranks at sizes > 16 MiB on gpu02"),
+    ] {
+        let (code, result) = json(&[&a, with]);
+        let (verdict, sentence) = (&result["verdict"], result["verdict"]["sentence"].as_str().unwrap());
+        assert!(code == 0 && verdict["status"] == "warning" && sentence.ends_with(lacks), "{verdict}");
+        let (_, junit, _) = collcast(&["compare", &a, with, "--format", "junit"]);
+        assert!(junit.contains(&format!("name=\"{}\"", lacks[8..].replace('>', "&gt;"))), "{junit}");
+    }
+    // One of two hosts is missing as a whole.
+    std::fs::remove_file(Path::new(&c).join("02.log")).unwrap();
+    std::fs::remove_file(Path::new(&c).join("gather2.log")).unwrap();
+    let (_, junit, _) = collcast(&["compare", &a, &c, "--format", "junit"]);
+    assert!(junit.contains("name=\"gpu02\""), "{junit}");
+}
+
+/// Goal: a range of sizes that became faster is no answer for one of which nothing can be told.
+#[test]
+fn a_faster_range_hides_no_open_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let faster = planted(folder.path(), 32 << 20..=4 << 30, 0.8);
+    let (code, result) = json(&[LOG, &faster]);
+    let verdict = &result["verdict"];
+    assert_eq!((code, &result["overall"]["verdict"], &verdict["status"]), (0, &"faster".into(), &"warning".into()));
+    let sentence = verdict["sentence"].as_str().unwrap();
+    assert!(sentence.contains("B is faster in 2 of 6 bands") && sentence.contains("could not be seen"), "{sentence}");
+}
+
+/// Goal: a run that failed before its first line is told also where all rows are those of A, and no news where A had it.
+#[test]
+fn an_empty_log_beside_the_same_rows_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = |name: &str, empty: bool| {
+        let at = folder.path().join(name);
+        std::fs::create_dir(&at).unwrap();
+        std::fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join(LOG), at.join("run.log")).unwrap();
+        if empty {
+            std::fs::write(at.join("empty.log"), "").unwrap();
+        }
+        at.display().to_string()
+    };
+    let (whole, with) = (set("whole", false), set("with", true));
+    let (code, result) = json(&[&whole, &with]);
+    assert!(code == 1 && result["verdict"]["sentence"].as_str().unwrap().contains("it is empty"), "{result}");
+    assert_eq!((json(&[&with, &with]).0, json(&[&with, &whole]).0), (0, 0));
+}
+
 /// Goal: parts of one file are compared, and the output says what differs.
 #[test]
 fn parts_of_one_file_are_compared() {
@@ -385,6 +464,13 @@ fn forecasts_are_compared_when_asked_for() {
     assert_eq!((code, &result["overall"]["verdict"]), (0, &"no change".into()));
     let (code, result) = json(&[&simple, &ll, "--allow-predicted"]);
     assert_eq!(code, 1, "{result}");
+    // The error of a forecast beside measurements is in no interval.
+    let usual = folder.path().join("usual.json").display().to_string();
+    let (code, _, err) = collcast(&["sweep", "h200x4", "-s", "1M:4G:4", "--format", "json", "-o", &usual]);
+    assert_eq!(code, 0, "{err}");
+    let (_, mixed) = json(&[&usual, LOG, "--allow-predicted"]);
+    assert!(mixed["verdict"]["confidence"].as_str().unwrap().starts_with("low: "), "{}", mixed["verdict"]);
+    assert_eq!(mixed["verdict"]["basis"], "measured beside forecasts");
     assert_eq!(result["predicted"], true);
     assert!(result["assumptions"].to_string().contains("protocol: simple -> ll"), "{result}");
 }
@@ -429,6 +515,7 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["compare", CSV], &["nothing to compare", "--where-a"]),
         (&["compare", CSV, "no-such.log"], &["no-such.log"]),
         (&["compare", CSV, CSV, "--tolerance", "much"], &["--tolerance", "percentage"]),
+        (&["compare", CSV, CSV, "--tolerance", "0.05"], &["may be 5% or 0.05%", "--tolerance 0.05%"]),
         (&["compare", CSV, "--where-a", "in_place"], &["KEY=VALUE"]),
         (&["compare", CSV, "--where-a", "inplace=1"], &["did you mean `in_place`"]),
         (&["compare", CSV, "--where-a", "foo=1"], &["rows have no `foo`\n"]),

@@ -6,8 +6,9 @@
 //!
 //! - **band**: the median of all rows of a size band;
 //! - **row**: the median of five neighbouring sizes around it, so that a change at three
-//!   sizes or more is found. A row of five runs on both sides stands for itself, and so does a
-//!   row above 16 MiB that takes 1.75 times as long: noise there is below 1%.
+//!   sizes or more is found. A row stands for itself that ran five times on both sides, or four times where all of B's runs
+//!   lie beyond all of A's. So does a row above 16 MiB that takes 1.75 times as long: noise there is below 1%. A row that lies
+//!   apart from its neighbours and does not stand for itself leaves its band open, where its repeats agree or it is above 16 MiB.
 //!
 //! The interval of a median over n rows is `+- t * sqrt(sum over A and B of m(runs) * offset + m(n) * m(repeats) * row)`,
 //! with the variances of a single measurement on each side, and m the variance of a median of so many. Those variances are
@@ -28,7 +29,7 @@ use serde::Serialize;
 use super::sets::{Curve, Matched, Pair, Run, Sample, Series};
 use crate::bands::{BANDS, band};
 use crate::noise::{Noise, TAIL, known};
-use crate::statistics::{mean, median, robust_deviation, student_quantile, variance_of_median};
+use crate::statistics::{NORMAL, mean, median, robust_deviation, student_quantile, variance_of_median};
 
 /// Chance that a report is wrong about anything, where nothing changed: as much for the bands, for
 /// the rows, and for hosts where they are named; on one side.
@@ -40,6 +41,9 @@ const ENOUGH: usize = 3;
 /// Runs of both sides from which on a row stands for itself: one time in twenty is far out, and of many rows of three runs some
 /// have two of these.
 const ALONE: usize = 5;
+/// Runs of both sides from which on a row stands for itself where all of B's lie beyond all of A's: four of one row are not far
+/// out at once.
+pub const AGREEING: usize = 4;
 /// Change of each of several large sizes from which on they agree: two at once that are off by half are no disturbance. Our
 /// estimate.
 const AGREED: f64 = 1.5;
@@ -135,6 +139,8 @@ pub struct SizePair {
     pub near: Ratio,
     /// What is said of it.
     pub change: Change,
+    /// Whether it lies apart from its neighbours, and more than noise speaks for it: repeats that agree, or a size above 16 MiB.
+    pub apart: bool,
 }
 
 /// The rows of one series in one size band.
@@ -169,11 +175,24 @@ impl Band {
         worst.map_or(self.ratio, |row| row.near)
     }
 
+    /// The sizes of the rows that changed where only some did: `256 MiB`, or `1 MiB to 4 MiB`.
+    pub fn at_sizes(&self) -> Option<String> {
+        self.at.map(|(from, to)| match from == to {
+            true => Bytes(from).to_string(),
+            false => format!("{} to {}", Bytes(from), Bytes(to)),
+        })
+    }
+
     /// `1.050 (1.020 to 1.080)`, and where only some rows changed, at which sizes.
     pub fn finding(&self) -> String {
         let r = self.decisive();
-        let at = self.at.map_or_else(String::new, |(from, to)| format!("at {} to {} ", Bytes(from), Bytes(to)));
+        let at = self.at_sizes().map_or_else(String::new, |sizes| format!("at {sizes} "));
         format!("{at}{:.3} ({:.3} to {:.3})", r.value, r.low, r.high)
+    }
+
+    /// The rows that leave it open: each lies apart from its neighbours.
+    pub fn apart(&self) -> impl Iterator<Item = &SizePair> {
+        self.rows.iter().filter(|row| row.apart && self.change == Change::CannotTell)
     }
 }
 
@@ -226,7 +245,7 @@ pub(super) fn judge(matched: &Matched, tolerance: f64, between: Between) -> (Vec
 const HOSTS: usize = 3;
 
 /// Judges the bands of each set of hosts. How far its own runs lie apart is known by repeats, of all hosts together, or by
-/// how far the changes of hosts lie from their median, where that is more than the known noise.
+/// what the changes of hosts show, where that is more than the known noise.
 fn judge_hosts(curves: &BTreeMap<usize, Curve>, names: &[String], tolerance: f64, chance: f64) -> Vec<HostBand> {
     let Some(Curve { series, launches, .. }) = curves.values().next() else { return Vec::new() };
     let mut of_bands: BTreeMap<u8, Vec<(usize, &[Pair])>> = BTreeMap::new();
@@ -242,10 +261,7 @@ fn judge_hosts(curves: &BTreeMap<usize, Curve>, names: &[String], tolerance: f64
         let spread = Spread::of_sides(&groups, noise);
         let repeated = groups.iter().any(|pairs| pairs.iter().any(|pair| pair.runs.iter().any(|&runs| runs > 1)));
         let logs = groups.iter().map(|pairs| median(pairs.iter().map(log_ratio).collect())).collect::<Vec<f64>>();
-        let apart = (!repeated && logs.len() >= HOSTS).then(|| Variance {
-            value: robust_deviation(logs.clone()).powi(2),
-            freedom: EFFICIENCY * (logs.len() - 1) as f64,
-        });
+        let apart = if repeated || logs.len() < HOSTS { None } else { noise_of_hosts(&logs) };
         for (hosts, pairs) in of_hosts {
             let mut test = Test::new(pairs, spread, tolerance, false);
             test.hosts = apart;
@@ -254,6 +270,23 @@ fn judge_hosts(curves: &BTreeMap<usize, Curve>, names: &[String], tolerance: f64
         }
     }
     judged
+}
+
+/// Times their noise that hosts which nothing happened to lie above the middle at most: of a normal variable one in 30,000 lies
+/// further.
+const REACH: f64 = 4.0;
+
+/// The noise that changes of hosts show. Noise makes as many hosts faster as slower: those below the median tell how far it
+/// reaches, or those below no change where the median is above. Hosts further above have become slower. They are no noise,
+/// however many they are.
+fn noise_of_hosts(logs: &[f64]) -> Option<Variance> {
+    let centre = median(logs.to_vec()).min(0.0);
+    let below: Vec<f64> = logs.iter().map(|log| centre - log).filter(|&below| below > 0.0).collect();
+    let reach = REACH * NORMAL * median(below);
+    let unchanged: Vec<f64> = logs.iter().map(|log| log - centre).filter(|&above| above <= reach).collect();
+    let freedom = EFFICIENCY * (unchanged.len() as f64 - 1.0);
+    let value = (NORMAL * median(unchanged.into_iter().map(f64::abs).collect())).powi(2);
+    (reach > 0.0 && freedom > 0.0).then_some(Variance { value, freedom })
 }
 
 /// Judges each size band of each curve, with that chance to be wrong about any band, and about any row.
@@ -391,6 +424,9 @@ impl<'a> Test<'a> {
                 at = Some((*first, *last));
             }
         }
+        if change == Change::Same && rows.iter().any(|row| row.apart) {
+            change = Change::CannotTell;
+        }
         let few = change == Change::CannotTell && self.is_few(band);
         let disturbed = few && self.ratio(self.pairs, of_band).change(self.tolerance) != Change::CannotTell;
         Band { series: series.clone(), band, rows, ratio, change, disturbed, at }
@@ -426,8 +462,10 @@ impl<'a> Test<'a> {
         let count = self.pairs.len();
         let pair = &self.pairs[index];
         let ratio = log_ratio(pair).exp();
-        let far = crate::bands::band(pair.size) == LARGE && ratio.max(1.0 / ratio) >= TAIL;
-        let alone = self.exact || has_runs(pair, ALONE) || far;
+        let large = crate::bands::band(pair.size) == LARGE;
+        let far = large && ratio.max(1.0 / ratio) >= TAIL;
+        let agreeing = self.is_agreeing(pair);
+        let alone = self.exact || has_runs(pair, ALONE) || far || agreeing && has_runs(pair, AGREEING);
         let (near, change) = if !alone && count < NEIGHBOURS {
             (band, change)
         } else {
@@ -439,6 +477,7 @@ impl<'a> Test<'a> {
         // One row far out of line among good neighbours: a single measurement cannot say.
         let apart = ratio.max(1.0 / ratio) > 1.0 + self.tolerance && !(near.low..=near.high).contains(&ratio);
         let change = if change == Change::Same && apart { Change::CannotTell } else { change };
+        let apart = apart && change == Change::CannotTell && (large || agreeing);
         SizePair {
             size_bytes: pair.size,
             repeats: pair.samples.each_ref().map(Vec::len),
@@ -446,7 +485,17 @@ impl<'a> Test<'a> {
             ratio,
             near,
             change,
+            apart,
         }
+    }
+
+    /// Whether a row ran more than once on both sides, and all of its times in B lie beyond all of those in A, by the tolerance.
+    fn is_agreeing(&self, pair: &Pair) -> bool {
+        let [a, b] = pair.samples.each_ref().map(|samples| {
+            let logs = || samples.iter().map(|sample| sample.log);
+            [logs().fold(f64::INFINITY, f64::min), logs().fold(f64::NEG_INFINITY, f64::max)]
+        });
+        has_runs(pair, 2) && (b[0] - a[1]).max(a[0] - b[1]) > self.tolerance.ln_1p()
     }
 
     /// The median over some rows, with the interval that it is beyond with that chance on each side.

@@ -13,13 +13,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_hwbackend::read::{FileKind, FileReport, Outcome as ReadOutcome, ReadError, ReadOptions};
 use collcast_sim::collective::Collective;
+use collcast_sim::measurement::Measurement;
 use serde::Serialize;
 
 use crate::bands::{BANDS, band};
 use crate::error::Error;
 use crate::validate::judged::one_kind;
-pub use judge::{Band, Between, Change, FAMILY_ERROR, HostBand, Ratio, SizePair};
+use crate::values::few;
+pub use judge::{AGREEING, Band, Between, Change, FAMILY_ERROR, HostBand, Ratio, SizePair};
 pub use said::Mixed;
+pub(crate) use said::differences;
 pub use sets::{Alone, Condition, Difference, Rerouted, Series, Set, Side};
 
 /// What two sets are called, in this order.
@@ -86,10 +89,10 @@ pub struct Outcome {
     pub hosts: Vec<HostBand>,
     /// Hosts that A has and B lacks, where B has others of A.
     pub absent: Vec<String>,
-    /// Calls that A has and B lacks, whole or at all sizes of a range.
+    /// Calls that A has and B lacks, whole or at all sizes of a range, on all hosts or on some that both have.
     pub lost: Vec<String>,
     /// Files of B that were not read.
-    pub unread: usize,
+    pub unread: Vec<String>,
 }
 
 /// What is wrong with a file of B.
@@ -119,7 +122,7 @@ pub fn compare(request: &Request) -> Result<Outcome, Error> {
         (false, false) => Between::Measured,
     };
     let defective = |side: &Side| side.files.iter().filter(|f| failure(f).or(f.cut()).is_some()).count();
-    let (said, mixed) = said::said(&sides);
+    let (said, mixed) = said::said(sides.each_ref().map(|side| (&side.files[..], &side.measurements[..])));
     let (bands, hosts) = judge::judge(&matched, request.tolerance, between);
     Ok(Outcome {
         bands,
@@ -136,17 +139,19 @@ pub fn compare(request: &Request) -> Result<Outcome, Error> {
         defects: defects(&sides, between),
         absent: absent(&sides),
         lost: lost(&sides),
-        unread: sides[1].files.iter().filter(|file| is_missing(file)).count(),
+        unread: sides[1].files.iter().filter(|f| is_missing(f)).map(|f| f.path.display().to_string()).collect(),
         sides,
     })
 }
 
 /// Failures and wrong values of B, and runs of it that were cut, of calls of which fewer were in A. The same files have
-/// nothing new.
+/// nothing new. Where all rows are those of A, so are files that A has too.
 fn defects([a, b]: &[Side; 2], between: Between) -> Vec<Defect> {
-    if between == Between::Same {
-        return Vec::new();
-    }
+    let known: BTreeSet<&str> = match between {
+        Between::Same => a.files.iter().map(|file| file.hash.as_str()).collect(),
+        Between::Measured | Between::Forecasts => BTreeSet::new(),
+    };
+    let files = || b.files.iter().filter(|file| !known.contains(file.hash.as_str()));
     let defect =
         |file: &FileReport, what: Option<String>| Some(Defect { file: file.path.display().to_string(), what: what? });
     // Of each call, its files and how many of these were cut.
@@ -172,8 +177,8 @@ fn defects([a, b]: &[Side; 2], between: Between) -> Vec<Defect> {
         let is_new = calls.get(&file.path.display().to_string()).is_none_or(|calls| calls.iter().any(is_new));
         defect(file, file.cut().filter(|_| is_new))
     };
-    let failed = b.files.iter().filter_map(|file| defect(file, failure(file)));
-    let mut defects: Vec<Defect> = failed.chain(b.files.iter().filter_map(cut)).collect();
+    let failed = files().filter_map(|file| defect(file, failure(file)));
+    let mut defects: Vec<Defect> = failed.chain(files().filter_map(cut)).collect();
     // One word a file: a run that failed was cut as well.
     let mut told = BTreeSet::new();
     defects.retain(|defect| told.insert(defect.file.clone()));
@@ -204,22 +209,50 @@ fn absent(sides: &[Side; 2]) -> Vec<String> {
     }
 }
 
-/// Calls that ran in A alone, whole or at all sizes of a range.
+/// Calls that ran in A alone, whole or at all sizes of a range: on all hosts, or on some that ran others in both.
 fn lost(sides: &[Side; 2]) -> Vec<String> {
-    let [a, b] = sides.each_ref().map(|side| {
-        let mut sizes: BTreeMap<(Collective, u32), BTreeSet<u8>> = BTreeMap::new();
-        for row in &side.measurements {
-            sizes.entry((row.collective, row.ranks)).or_default().insert(band(row.size.0));
+    let of_all = lacking(sides, |_| &[]);
+    let mut lost: BTreeMap<String, Vec<String>> = of_all.into_iter().map(|(_, what)| (what, Vec::new())).collect();
+    let of_all: BTreeSet<String> = lost.keys().cloned().collect();
+    for (hosts, what) in lacking(sides, |row| &row.settings.host_names) {
+        if !hosts.is_empty() && !of_all.contains(&what) {
+            lost.entry(what).or_default().push(hosts.join(","));
         }
-        sizes
+    }
+    let named = |(what, hosts): (String, Vec<String>)| match hosts.is_empty() {
+        true => what,
+        false => format!("{what} on {}", few(&hosts)),
+    };
+    lost.into_iter().map(named).collect()
+}
+
+/// What B lacks of the calls of each set of hosts that both have; of what `hosts` says as their set.
+fn lacking<'a>(sides: &'a [Side; 2], hosts: impl Fn(&'a Measurement) -> &'a [String]) -> Vec<(&'a [String], String)> {
+    type Calls = BTreeMap<(Collective, u32), BTreeSet<u8>>;
+    let [a, b] = sides.each_ref().map(|side| {
+        let mut of: BTreeMap<&[String], Calls> = BTreeMap::new();
+        for row in &side.measurements {
+            let calls = of.entry(hosts(row)).or_default();
+            calls.entry((row.collective, row.ranks)).or_default().insert(band(row.size.0));
+        }
+        of
     });
-    let lost = a.iter().filter_map(|((collective, ranks), sizes)| {
-        let call = format!("{collective} over {ranks} ranks");
-        let Some(has) = b.get(&(*collective, *ranks)) else { return Some(call) };
-        let gone: Vec<&str> = sizes.difference(has).map(|&band| BANDS[usize::from(band)]).collect();
-        (!gone.is_empty()).then(|| format!("{call} at sizes {}", gone.join(" and ")))
-    });
-    lost.collect()
+    let mut lacking = Vec::new();
+    for (hosts, calls) in a {
+        let Some(others) = b.get(hosts) else { continue };
+        for ((collective, ranks), sizes) in calls {
+            let call = format!("{collective} over {ranks} ranks");
+            let has = others.get(&(collective, ranks));
+            let gone = |band: &&u8| has.is_some_and(|has| !has.contains(band));
+            let gone: Vec<&str> = sizes.iter().filter(gone).map(|&band| BANDS[usize::from(band)]).collect();
+            match has {
+                None => lacking.push((hosts, call)),
+                Some(_) if gone.is_empty() => {}
+                Some(_) => lacking.push((hosts, format!("{call} at sizes {}", gone.join(" and ")))),
+            }
+        }
+    }
+    lacking
 }
 
 /// The calls of each file that has rows.
@@ -286,6 +319,10 @@ impl Outcome {
     /// 0. A change that was seen at too few sizes is not told either.
     pub fn unseen(&self) -> f64 {
         let unclear = self.bands.iter().filter(|b| b.change == Change::CannotTell);
-        unclear.map(|b| (b.ratio.high / b.ratio.value).max(b.ratio.high) - 1.0).fold(0.0, f64::max)
+        let most = |b: &Band| {
+            let apart = b.apart().map(|row| row.ratio).fold(1.0, f64::max);
+            (b.ratio.high / b.ratio.value).max(b.ratio.high).max(apart) - 1.0
+        };
+        unclear.map(most).fold(0.0, f64::max)
     }
 }

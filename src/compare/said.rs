@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use collcast_hwbackend::read::FileReport;
+use collcast_hwbackend::read::{FileReport, ReadReport};
 use collcast_sim::collective::Collective;
 use collcast_sim::measurement::Measurement;
 use serde::Serialize;
 
-use super::sets::{Difference, NOT_SAID, Side, Values, throughout};
+use super::sets::{Difference, NOT_SAID, Values, throughout};
 
 /// Variables that settings of rows say, by which these are matched.
 const MATCHED: [&str; 6] =
@@ -16,6 +16,9 @@ const MATCHED: [&str; 6] =
 const CHANNELS: [&str; 2] = ["_NCHANNELS", "_CTAS"];
 /// Variables of logs, which change no call.
 const OF_LOGS: &str = "NCCL_DEBUG";
+
+/// What the GPUs of a run are called.
+const GPU: &str = "GPU";
 
 /// Something that one set has several values of, in rows of one collective.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -49,9 +52,17 @@ impl Run<'_> {
     }
 }
 
+/// In what the logs of some runs differ throughout from those of others, where both say it. GPUs have names of several forms.
+pub(crate) fn differences(sides: [&ReadReport; 2]) -> Vec<Difference> {
+    let (mut differ, _) = said(sides.map(|read| (&read.files[..], &read.measurements[..])));
+    let is_said = |value: &str| value != NOT_SAID;
+    differ.retain(|one| one.setting != GPU && is_said(&one.a) && is_said(&one.b));
+    differ
+}
+
 /// What differs throughout, and what is mixed.
-pub(super) fn said(sides: &[Side; 2]) -> (Vec<Difference>, Vec<Mixed>) {
-    let runs = sides.each_ref().map(runs);
+pub(super) fn said(sides: [(&[FileReport], &[Measurement]); 2]) -> (Vec<Difference>, Vec<Mixed>) {
+    let runs = sides.map(runs);
     let all = || runs.iter().flatten();
     let names = all().flat_map(|run| run.env.keys().filter(|name| run.is_unmatched(name)));
     let names: BTreeSet<&str> = names.map(String::as_str).collect();
@@ -61,7 +72,7 @@ pub(super) fn said(sides: &[Side; 2]) -> (Vec<Difference>, Vec<Mixed>) {
     };
     let mut told = vec![
         ("NCCL version", values(&runs, |run| run.version.unwrap_or(NOT_SAID).to_owned())),
-        ("GPU", values(&runs, gpus)),
+        (GPU, values(&runs, gpus)),
     ];
     told.extend(names.into_iter().map(|name| (name, values(&runs, |run| run.variable(name)))));
     let mixed = told.iter().filter_map(|(setting, values)| {
@@ -72,9 +83,9 @@ pub(super) fn said(sides: &[Side; 2]) -> (Vec<Difference>, Vec<Mixed>) {
 }
 
 /// The runs of a set, those alike once.
-fn runs<'a>(side: &'a Side) -> BTreeSet<Run<'a>> {
+fn runs<'a>((files, rows): (&'a [FileReport], &'a [Measurement])) -> BTreeSet<Run<'a>> {
     let files: BTreeMap<String, &'a FileReport> =
-        side.files.iter().map(|file| (file.path.display().to_string(), file)).collect();
+        files.iter().map(|file| (file.path.display().to_string(), file)).collect();
     let run = |row: &'a Measurement| {
         let file = files.get(&row.origin.file)?;
         Some(Run {
@@ -85,7 +96,7 @@ fn runs<'a>(side: &'a Side) -> BTreeSet<Run<'a>> {
             has_channels: row.settings.channels.is_some(),
         })
     };
-    side.measurements.iter().filter_map(run).collect()
+    rows.iter().filter_map(run).collect()
 }
 
 /// What each collective has in A and in B.

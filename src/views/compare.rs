@@ -7,7 +7,7 @@ use collcast_sim::units::Bytes;
 
 use super::VERSION;
 use crate::compare::{
-    Alone, Band, Between, Change, Defect, Difference, FAMILY_ERROR, HostBand, Mixed, NAMES, Outcome, Series,
+    AGREEING, Alone, Band, Between, Change, Defect, Difference, FAMILY_ERROR, HostBand, Mixed, NAMES, Outcome, Series,
 };
 use crate::values::{few, plural};
 
@@ -31,6 +31,7 @@ impl Outcome {
             .map(|band| self.case(band))
             .chain(slower)
             .chain(self.defects.iter().map(failure))
+            .chain(self.missing())
             .collect();
         report.extra.insert("overall".to_owned(), self.overall());
         let mut worst_first: Vec<&Band> = self.bands.iter().collect();
@@ -103,7 +104,20 @@ impl Outcome {
             let named: Vec<String> =
                 (alone.iter().take(ALONE_NAMED)).map(|a| format!("{}: {} ({})", a.series, a.rows, a.sizes())).collect();
             let more = if alone.len() > ALONE_NAMED { "; ..." } else { "" };
-            lines.push(format!("{rows} rows are in {name} only: {}{more}", named.join("; ")));
+            let rows = plural(rows, "row is", "rows are");
+            lines.push(format!("{rows} in {name} only: {}{more}", named.join("; ")));
+        }
+        for band in &self.bands {
+            let apart: Vec<String> =
+                band.apart().map(|row| format!("{} {:.3}", Bytes(row.size_bytes), row.ratio)).collect();
+            if !apart.is_empty() {
+                lines.push(format!(
+                    "{}, {}: apart from the sizes beside it: {}; repeat both runs, {AGREEING} times or more",
+                    band.series,
+                    band.sizes(),
+                    few(&apart)
+                ));
+            }
         }
         for band in self.bands.iter().filter(|band| band.disturbed) {
             let rows: Vec<String> =
@@ -217,6 +231,21 @@ impl Outcome {
         )
     }
 
+    /// The cases of what B lacks: nothing is told of it.
+    fn missing(&self) -> impl Iterator<Item = TestCase> {
+        let case = |why: &'static str| {
+            move |name: &String| TestCase {
+                group: "missing".to_owned(),
+                name: name.clone(),
+                outcome: CaseOutcome::Skipped(format!("cannot tell: {why}: {name}")),
+                place: None,
+            }
+        };
+        let absent = self.absent.iter().map(case("B has no run of these hosts of A"));
+        let lost = self.lost.iter().map(case("B lacks what A has"));
+        absent.chain(lost).chain(self.unread.iter().map(case("the file could not be read")))
+    }
+
     /// Sets of hosts that both sides have.
     fn host_sets(&self) -> usize {
         self.hosts.iter().map(|host| &host.hosts).collect::<BTreeSet<_>>().len()
@@ -249,18 +278,22 @@ impl Outcome {
         let most = self
             .most(change)
             .map_or_else(String::new, |band| format!("{}, {}: {}", band.series, band.sizes(), band.finding()));
+        let unclear = self.count(Change::CannotTell);
+        let unseen = format!("a change up to {:.0}% could not be seen", self.unseen() * 100.0);
         let sentence = match change {
             // All together are not slower.
             Change::Slower if count == 0 => self.by_host().unwrap_or_default(),
             Change::Slower => format!("B is slower in {count} of {total} bands of sizes, most in {most}"),
+            Change::Faster if unclear > 0 => format!(
+                "nothing is slower beyond noise; B is faster in {count} of {total} bands of sizes, most in {most}; in {unclear} {unseen}"
+            ),
             Change::Faster => {
                 format!("nothing is slower; B is faster in {count} of {total} bands of sizes, most in {most}")
             }
             Change::Same => format!("no change beyond {}% in any of {total} bands of sizes", self.limit()),
-            Change::CannotTell => format!(
-                "nothing is slower beyond noise; in {count} of {total} bands of sizes a change up to {:.0}% could not be seen",
-                self.unseen() * 100.0
-            ),
+            Change::CannotTell => {
+                format!("nothing is slower beyond noise; in {count} of {total} bands of sizes {unseen}")
+            }
         };
         let by_host = self.by_host().filter(|_| count > 0 && change == Change::Slower);
         let sentence = by_host.map_or(sentence.clone(), |by_host| format!("{sentence}; {by_host}"));
@@ -270,16 +303,18 @@ impl Outcome {
             [a, b] => format!("; {a} rows of A and {b} of B have no partner"),
         };
         if !self.absent.is_empty() {
-            let count = plural(self.absent.len(), "host of A is", "hosts of A are");
+            let are_sets = self.absent.iter().any(|hosts| hosts.contains(','));
+            let (one, many) = if are_sets { ("set of hosts", "sets of hosts") } else { ("host", "hosts") };
+            let count = plural(self.absent.len(), &format!("{one} of A is"), &format!("{many} of A are"));
             alone_text += &format!("; {count} not in B: {}", few(&self.absent));
         }
-        if self.unread > 0 {
-            alone_text += &format!("; {} of B could not be read", plural(self.unread, "file", "files"));
+        if !self.unread.is_empty() {
+            alone_text += &format!("; {} of B could not be read", plural(self.unread.len(), "file", "files"));
         }
         if !self.lost.is_empty() {
             alone_text += &format!("; B lacks {}", few(&self.lost));
         }
-        let lacks = !self.absent.is_empty() || !self.lost.is_empty() || self.unread > 0;
+        let lacks = !self.absent.is_empty() || !self.lost.is_empty() || !self.unread.is_empty();
         if let Some(Defect { what, .. }) = self.defects.first() {
             let more = match self.defects.len() - 1 {
                 0 => String::new(),
@@ -298,27 +333,36 @@ impl Outcome {
                 next: Some(NEXT_OF_DEFECTS.to_owned()),
             };
         }
+        // A change for the better is no answer for what noise hides.
+        let is_open = unclear > 0 && change != Change::Slower;
+        let beside_forecasts = self.between != Between::Forecasts && self.sides.iter().any(|side| side.predicted);
         // What either has alone may be the same call under other settings.
         let both_alone = alone.iter().all(|&rows| rows > 0);
         Verdict {
             status: match change {
                 Change::Slower => Status::Failed,
-                Change::CannotTell => Status::Warning,
+                _ if is_open => Status::Warning,
                 Change::Faster | Change::Same if both_alone || lacks => Status::Warning,
-                Change::Faster | Change::Same => Status::Ok,
+                Change::Faster | Change::Same | Change::CannotTell => Status::Ok,
             },
             sentence: sentence + &alone_text,
             confidence: match change {
-                Change::CannotTell => "low: too few repeats for so much noise".to_owned(),
+                _ if beside_forecasts => "low: the error of forecasts is in no interval".to_owned(),
+                _ if is_open => "low: too few repeats for so much noise".to_owned(),
                 _ if self.between == Between::Same => "high: they are the same rows".to_owned(),
                 _ if self.between == Between::Forecasts => {
                     "medium: forecasts have no noise, but may be off from what a machine does".to_owned()
                 }
                 _ => format!("high: wrong with a chance below {:.0}% if nothing changed", FAMILY_ERROR * 100.0),
             },
-            basis: if self.between == Between::Forecasts { "forecasts" } else { "measured" }.to_owned(),
+            basis: match self.between {
+                Between::Forecasts => "forecasts",
+                _ if beside_forecasts => "measured beside forecasts",
+                Between::Measured | Between::Same => "measured",
+            }
+            .to_owned(),
             next: match change {
-                Change::CannotTell => Some("repeat both runs a few times and compare the folders".to_owned()),
+                _ if is_open => Some("repeat both runs a few times and compare the folders".to_owned()),
                 Change::Slower if self.slower_hosts().next().is_some() => {
                     let hosts: Vec<&str> = self.slower_hosts().map(|(hosts, _)| hosts).collect();
                     Some(format!(
@@ -335,7 +379,7 @@ impl Outcome {
                     "see in what they differ in the warnings; choose what answers to what with --where-a, --where-b"
                         .to_owned(),
                 ),
-                Change::Faster | Change::Same => None,
+                Change::Faster | Change::Same | Change::CannotTell => None,
             },
         }
     }
@@ -445,7 +489,7 @@ fn bands_table(bands: &[&Band], for_people: bool) -> Table {
             Cell::float(ratio.value, 3),
             Cell::float(ratio.low, 3),
             Cell::float(ratio.high, 3),
-            band.at.map(|(from, to)| format!("{} to {}", Bytes(from), Bytes(to))).into(),
+            band.at_sizes().into(),
         ]);
         table.push(row);
     }
