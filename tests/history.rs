@@ -401,3 +401,92 @@ fn names_of_a_gpu_are_one_product() {
     assert_eq!(beside(&folder.path().join("n1-1.log")), (false, State::Pass));
     assert_eq!(beside(&renamed(5, "NVIDIA H200")), (true, State::Unsure));
 }
+
+/// Goal: one content that two writers recorded at the same time is one run, by what is better known of it; a copy that was not
+/// finished is none.
+#[test]
+fn a_content_counts_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    for day in 1..=2 {
+        judge(&log(folder.path(), "n1", day, 1.0), &history);
+    }
+    for name in recorded(&history) {
+        let of = |name: &str| history.join("n1").join(name);
+        for ending in ["log", "toml"] {
+            let from = of(&name).with_extension(ending);
+            std::fs::copy(&from, of(&name.replace("_unsure_", "_healthy_")).with_extension(ending)).unwrap();
+        }
+        std::fs::copy(of(&name), of(&format!("{name}.part"))).unwrap();
+    }
+    let (outcome, _, sentence) = judge(&log(folder.path(), "n1", 3, 1.0), &history);
+    assert!(sentence.starts_with("cannot tell"), "{sentence}");
+    assert!(outcome.notes.iter().any(|note| note.contains("the history has 2 earlier runs")), "{:?}", outcome.notes);
+    assert_eq!(outcome.warnings.iter().filter(|warning| warning.contains(".part: no name of")).count(), 2);
+}
+
+/// Goal: each of two runs of a file has a level of its own.
+#[test]
+fn runs_of_one_file_have_levels_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    for day in 1..=4 {
+        judge(&log(folder.path(), "n1", day, 1.0), &history);
+    }
+    let [good, slow] = [1.0, 1.4].map(|factor| std::fs::read_to_string(log(folder.path(), "n1", 5, factor)).unwrap());
+    let both = folder.path().join("both.log");
+    std::fs::write(&both, good + &slow).unwrap();
+    let (outcome, _, sentence) = judge(&both, &history);
+    let shares: Vec<i64> =
+        outcome.history.iter().flatten().flat_map(|h| &h.trends).map(|t| (t.share * 100.0).round() as i64).collect();
+    assert_eq!(shares, [100, 71], "{sentence}");
+}
+
+/// Goal: a run without a row is not recorded, and that is said; a good run that is named judges in place of the past, and that
+/// is said too.
+#[test]
+fn what_the_history_does_not_do_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    let good = log(folder.path(), "n1", 1, 1.0);
+    let text = std::fs::read_to_string(&good).unwrap();
+    let head: String = text.lines().take_while(|line| !line.starts_with("1024 ")).map(|l| format!("{l}\n")).collect();
+    let none = folder.path().join("none.log");
+    std::fs::write(&none, head + "srun: error: n1: task 0: Exited with exit code 1\n").unwrap();
+    for files in [vec![none.clone()], vec![good.clone(), none.clone()]] {
+        let outcome = validate(&Request { history: Some(history.clone()), ..Request::new(&files) }).unwrap();
+        let is_said = |note: &String| note.contains("none.log is not recorded: no row was measured");
+        assert!(outcome.notes.iter().any(is_said), "{:?}", outcome.notes);
+    }
+    let request = Request { history: Some(history), against: vec![good.clone()], ..Request::new([&good]) };
+    let outcome = validate(&request).unwrap();
+    assert!(outcome.notes.iter().any(|note| note.starts_with("the runs of --against judge")), "{:?}", outcome.notes);
+}
+
+/// Goal: where logs of a slow run and of those that judge it differ in NCCL's version or variables, that is told, and comes
+/// before a search of the hardware.
+#[test]
+fn other_settings_are_told_before_hardware() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    let of = |day: u32, factor: f64, version: u32, env: &str| {
+        let path = log(folder.path(), "n1", day, factor);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let said = format!("# nccl-tests version 2.19.6 nccl-headers={version} nccl-library={version}\n");
+        let text = text.replace("# nThread", &format!("{said}# env: NCCL_IB_TIMEOUT=22{env}\n# nThread"));
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    for day in 1..=3 {
+        judge(&of(day, 1.0, 22809, ""), &history);
+    }
+    let slow = of(4, 1.4, 23004, " NCCL_P2P_LEVEL=LOC");
+    let beside = Request { against: vec![folder.path().join("n1-1.log")], ..Request::new([&slow]) };
+    for outcome in [judge(&slow, &history).0, validate(&beside).unwrap()] {
+        let report = outcome.report(Shown { for_people: true, ..Shown::default() });
+        let next = report.verdict.unwrap().next.unwrap();
+        for told in [&next, &report.assumptions.join("\n")] {
+            assert!(told.contains("2.28.9 -> 2.30.4") && told.contains("NCCL_P2P_LEVEL: unset -> LOC"), "{told}");
+        }
+    }
+}

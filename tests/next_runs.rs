@@ -294,3 +294,60 @@ fn the_next_command_keeps_what_was_told() {
         "{said}"
     );
 }
+
+/// The log of a run over one-letter hosts of 8 GPUs that takes so many times as long, whole or cut after its first row.
+fn run_of(hosts: &str, times: f64, whole: bool) -> String {
+    let mut text = "# nThread 1 nGpus 1\n# Using devices\n".to_owned();
+    for (place, host) in hosts.chars().enumerate() {
+        for gpu in 0..8 {
+            let rank = 8 * place + gpu;
+            text += &format!("#  Rank {rank} Group 0 Pid 1 on {host} device {gpu} [0000:0{gpu}:00] NVIDIA H100\n");
+        }
+    }
+    let ranks = 8.0 * hosts.len() as f64;
+    for size in (28..33).map(|power| 1_u64 << power).take(if whole { 5 } else { 1 }) {
+        let time = (20.0 + size as f64 / 2e5) * times;
+        let rate = size as f64 / time / 1e3;
+        let half = format!("{time:.2} {rate:.2} {:.2} 0", rate * 2.0 * (ranks - 1.0) / ranks);
+        text += &format!("{size} {} float sum -1 {half} {half}\n", size / 4);
+    }
+    text + if whole { "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 200 \n" } else { "" }
+}
+
+/// Judges runs, and gives the verdict.
+fn verdict_of(runs: &[String]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("runs");
+    std::fs::create_dir(&at).unwrap();
+    for (index, text) in runs.iter().enumerate() {
+        std::fs::write(at.join(format!("{index}.log")), text).unwrap();
+    }
+    let next = folder.path().join("next").display().to_string();
+    let at = at.display().to_string();
+    let (_, out, err) = collcast(&["validate", &at, "-c", "all_reduce", "--next-runs", &next, "--format", "json"]);
+    serde_json::from_str::<Value>(&out).unwrap_or_else(|_| panic!("{err}"))["verdict"].clone()
+}
+
+/// Goal: a host whose runs were all cut is no `ok`, where the others are alike.
+#[test]
+fn a_host_whose_runs_are_cut_is_a_warning() {
+    let sets = ["ab", "cd", "ef", "gh", "ac", "bd", "eg", "fh"];
+    let runs = sets.iter().enumerate().map(|(at, set)| run_of(set, 1.0 + 0.001 * (at % 3) as f64, !set.contains('f')));
+    let verdict = verdict_of(&runs.collect::<Vec<_>>());
+    let sentence = verdict["sentence"].as_str().unwrap();
+    assert!(sentence.starts_with("2 of 2 runs with f failed; of the other 7 hosts none is slower"), "{sentence}");
+    assert_eq!(verdict["status"], "warning", "{verdict}");
+}
+
+/// Goal: a host that is known to be slow stays so where no sets can tell of the others.
+#[test]
+fn what_is_known_of_three_hosts_stays_known() {
+    for rounds in [2, 3] {
+        let runs = (0..rounds).flat_map(|_| [("a", 1.0), ("b", 1.001), ("c", 1.3)]);
+        let verdict = verdict_of(&runs.map(|(host, times)| run_of(host, times, true)).collect::<Vec<_>>());
+        let (sentence, confidence) = (verdict["sentence"].as_str().unwrap(), verdict["confidence"].as_str().unwrap());
+        assert!(sentence.starts_with(&format!("known to be slow after {} runs: host c", 3 * rounds)), "{sentence}");
+        assert!(sentence.contains("whether others are"), "{sentence}");
+        assert!(!confidence.contains("sets would all be slow"), "{confidence}");
+    }
+}

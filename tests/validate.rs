@@ -691,6 +691,46 @@ fn what_healthy_machines_reach_is_not_slow() {
     }
 }
 
+/// Goal: programs read `pass` of what people read as `between` or `healthy`, and a size is slow only below the limit of its band.
+#[test]
+fn sizes_are_slow_by_their_own_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = changed(folder.path(), "good", |_, us| us);
+    for factor in [1.05, 1.2] {
+        let path = changed(folder.path(), "run", |_, us| factor * us);
+        let (_, out, err) = collcast(&["validate", &path, "--against", &good, "--format", "json"]);
+        let result: Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {err}"));
+        let run = &result["bands"][0];
+        for line in run["lines"].as_array().unwrap() {
+            let of = |other: &&Value| other["part"] == line["part"];
+            let band = run["bands"].as_array().unwrap().iter().find(of).unwrap();
+            assert_eq!(line["state"], band["state"], "{factor}: {line} {band}");
+        }
+        for row in result["sizes"].as_array().unwrap() {
+            let below = row["percent"].as_f64() < row["fails_below_percent"].as_f64();
+            assert_eq!(row["state"], if below { "slow" } else { "pass" }, "{factor}: {row}");
+        }
+        // The sizes before them lack as much.
+        assert_eq!(err.contains("; bandwidth is lost from "), factor > 1.1, "{err}");
+    }
+}
+
+/// Goal: each of several runs that failed is a case of its own.
+#[test]
+fn failed_runs_are_cases_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = std::fs::read_to_string("tests/data/h200x4/all_reduce_Ring_Simple.log").unwrap();
+    for name in ["a.log", "b.log"] {
+        std::fs::write(folder.path().join(name), format!("# {name}\n{}", log.replacen("N/A", "4", 1))).unwrap();
+    }
+    let (_, junit, err) =
+        collcast(&["validate", &folder.path().display().to_string(), "-t", "h200x4", "--format", "junit"]);
+    for name in ["a.log", "b.log"] {
+        let case = format!("name=\"run_failed, {}\"", folder.path().join(name).display());
+        assert_eq!(junit.matches(&case).count(), 1, "{junit}{err}");
+    }
+}
+
 /// Goal: one size that takes 2.5 times as long between good ones is in the verdict and makes it less sure, beside a forecast and
 /// beside a good run.
 #[test]

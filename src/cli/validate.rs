@@ -74,8 +74,8 @@ pub(crate) struct Args {
     max_error: Option<String>,
     #[command(flatten)]
     gate: GateArgs,
-    /// Judge by a run that is known to be good, in place of a forecast: a file, or a folder of a fleet's runs, whose
-    /// median counts; again for more
+    /// Judge by a run that is known to be good, in place of a forecast or a history: a file, or a folder of a fleet's runs,
+    /// whose median counts; again for more
     #[arg(long, value_name = "GOOD")]
     against: Vec<PathBuf>,
     /// Folder of past runs: judge by the median of the first 8 earlier runs of the same hosts, where there are 3 or more, and record

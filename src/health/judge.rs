@@ -37,7 +37,7 @@ pub struct Line {
 
 impl Line {
     /// Whether it is below what nearly all healthy machines reach.
-    fn is_low(&self) -> bool {
+    pub fn is_low(&self) -> bool {
         self.busbw_gbps < self.low_gbps
     }
 }
@@ -111,7 +111,7 @@ pub struct Judged {
     pub lines: Vec<Line>,
     /// Its bands, in the order of sizes.
     pub bands: Vec<Band>,
-    /// The size from which on it is slow, where a band is.
+    /// The size from which on it is slow, where a band is; smaller ones that lack at least half as much count too.
     pub slow_from_bytes: Option<u64>,
     /// What is said of it: a slow band counts, then large sizes, then all others. One that did not end well is no pass.
     pub state: State,
@@ -357,7 +357,7 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
         let state = match band.state {
             State::Slow if !band.unsteady && share >= band.limit => State::Pass,
             State::Slow if share >= band.low => State::Unsure,
-            State::Pass if share < band.low => State::Unsure,
+            State::Pass if share < band.fails_below() => State::Unsure,
             state => state,
         };
         let (busbw_gbps, low_gbps) = (expected * share, expected * band.low);
@@ -374,7 +374,7 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
         })
     };
     let mut lines: Vec<Line> = run.points.iter().zip(&parts).filter_map(line).collect();
-    let slow_from_bytes = slow_from(&mut lines);
+    let slow_from_bytes = slow_from(&mut lines, &bands);
     let Run { file, name, collective, ranks, hosts, launch, how, used, end, kind, .. } = run.clone();
     // Sizes may be missing, or results wrong.
     let state = if end == End::Whole { state } else { state.max(State::Unsure) };
@@ -400,11 +400,12 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
 }
 
 /// The size from which on a run is slow: the first slow one that none follows which passes, up to the last slow one; and down
-/// from there as long as neighbours lack at least half as much, but for one, and none passes. These are slow then, whatever their own band
-/// says, where healthy machines reach more.
-fn slow_from(lines: &mut [Line]) -> Option<u64> {
+/// from there as long as neighbours lack at least half as much, but for one, and nearly all healthy machines reach more than they.
+/// Of these, those are slow that lie below the limit of their band, whatever that says as a whole.
+fn slow_from(lines: &mut [Line], bands: &[Band]) -> Option<u64> {
     let last = lines.iter().rposition(|line| line.state == State::Slow)?;
-    let passed = lines[..last].iter().rposition(|line| line.state == State::Pass).map_or(0, |at| at + 1);
+    let passes = |line: &Line| line.state == State::Pass && !line.is_low();
+    let passed = lines[..last].iter().rposition(passes).map_or(0, |at| at + 1);
     let slow: Vec<usize> = (passed..=last).filter(|&at| lines[at].state == State::Slow).collect();
     let lack = |at: usize| -lines[at].share.ln();
     let half = median(slow.iter().map(|&at| lack(at)).collect()) / 2.0;
@@ -417,8 +418,9 @@ fn slow_from(lines: &mut [Line]) -> Option<u64> {
             false => break,
         }
     }
-    let lacking: Vec<usize> = (from..first).filter(|&at| lines[at].is_low() && lack(at) >= half).collect();
-    lacking.into_iter().for_each(|at| lines[at].state = State::Slow);
+    let fails = |line: &Line| bands.iter().any(|b| b.part == line.part && line.share < b.fails_below());
+    let slow: Vec<usize> = (from..first).filter(|&at| fails(&lines[at]) && lack(at) >= half).collect();
+    slow.into_iter().for_each(|at| lines[at].state = State::Slow);
     Some(lines[from].size_bytes)
 }
 

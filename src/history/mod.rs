@@ -138,6 +138,8 @@ pub struct Past {
     entries: BTreeMap<Call, BTreeMap<Vec<String>, Vec<Entry>>>,
     /// What of the folder could not be read.
     pub warnings: Vec<String>,
+    /// The files of these.
+    pub files: Vec<FileReport>,
     /// Of each content that is there, what was said of it and where it is.
     recorded: BTreeMap<String, (Verdict, PathBuf)>,
 }
@@ -170,7 +172,13 @@ impl Past {
             }
         }
         let sets = past.entries.values_mut().flat_map(BTreeMap::values_mut);
-        sets.for_each(|entries| entries.sort_by(|a, b| (a.date, &a.hash).cmp(&(b.date, &b.hash))));
+        for entries in sets {
+            // Two writers may have recorded one content at the same time: it counts once, by what is better known of it.
+            entries
+                .sort_by(|a, b| (&a.hash, a.verdict == Verdict::Unsure).cmp(&(&b.hash, b.verdict == Verdict::Unsure)));
+            entries.dedup_by(|later, first| later.hash == first.hash);
+            entries.sort_by(|a, b| (a.date, &a.hash).cmp(&(b.date, &b.hash)));
+        }
         Ok(past)
     }
 
@@ -184,14 +192,20 @@ impl Past {
                 ));
                 continue;
             };
-            self.recorded.insert(hash.clone(), (verdict, file.path.clone()));
+            let known = self.recorded.entry(hash.clone()).or_insert((verdict, file.path.clone()));
+            if known.0 == Verdict::Unsure {
+                *known = (verdict, file.path.clone());
+            }
             if file.rows == 0 {
                 self.warnings.extend(file.warnings().into_iter().take(1));
             }
+            let before = self.files.len();
             for entry in entries(&rows, file, (date, verdict, &hash)) {
                 if calls.contains(&entry.call) {
                     let sets = self.entries.entry(entry.call.clone()).or_default();
                     sets.entry(entry.hosts.clone()).or_default().push(entry);
+                    self.files.truncate(before);
+                    self.files.push(file.clone());
                 }
             }
         }
@@ -372,7 +386,9 @@ fn named(path: &Path) -> Option<(Timestamp, Verdict, String)> {
     let [date, verdict, hash] = stem.split('_').collect::<Vec<_>>()[..] else { return None };
     let (day, time) = date.split_once('T')?;
     let date = format!("{day}T{}", time.replace('-', ":")).parse().ok()?;
-    Some((date, Verdict::of_name(verdict)?, hash.to_owned()))
+    // A copy that was not finished has another ending.
+    let is_hash = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    Some((date, Verdict::of_name(verdict).filter(|_| is_hash)?, hash.to_owned()))
 }
 
 /// A file that is to be judged: what of it is kept, with its hash and date.

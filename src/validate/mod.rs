@@ -2,6 +2,7 @@
 
 mod figures;
 pub mod judged;
+mod median;
 mod past;
 pub mod plots;
 pub(crate) mod said;
@@ -22,10 +23,11 @@ use collcast_topologies::catalogue;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::compare::{Difference, differences};
 use crate::confidence::{Grounds, On, Said};
 use crate::diagnose::{Anomaly, Causes, examine, members};
 use crate::error::Error;
-use crate::files::{content_hash, named_hash};
+use crate::files::named_hash;
 use crate::health::{self, Beside, Doubt, Gate, Health, Reference, Run, State};
 use crate::next::{self, Next};
 use crate::profiles::Taken;
@@ -34,9 +36,10 @@ use crate::values::plural;
 use crate::watch::Watch;
 pub use figures::{Closest, File, FileOutcome, Group, JudgedRow, Median, Stats, Unjudged};
 use judged::{Asked, Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside, one_kind};
+pub use median::{MedianError, median_error};
 pub(crate) use past::FIRST;
 pub use past::History;
-use past::Present;
+use past::{Present, not_recorded};
 use said::said;
 
 /// What is held against forecasts, and how.
@@ -151,6 +154,8 @@ pub struct Outcome {
     /// What all of them rest on.
     #[serde(skip)]
     pub grounds: Grounds,
+    /// In what logs of the runs differ from those of the runs that they are held against: NCCL's version and variables, GPUs.
+    pub differences: Vec<Difference>,
     /// Whether the machine is slow, a gate is not passed, or an anomaly is an error.
     pub failed: bool,
 }
@@ -215,7 +220,9 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
 fn beside_expected(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
     // All of them failed before their first row.
     if read.measurements.is_empty() {
-        return Ok(beside_runs(request, read, Vec::new()));
+        let mut outcome = beside_runs(request, read, Vec::new());
+        outcome.notes.extend(request.history.as_ref().and_then(|_| not_recorded(read)));
+        return Ok(outcome);
     }
     let Some(folder) = &request.history else {
         return match request.against[..] {
@@ -235,9 +242,13 @@ fn beside_expected(request: &Request, read: &ReadReport) -> Result<Outcome, Erro
         beside_good_runs(request, read)?
     };
     outcome.warnings.extend(present.past.warnings.iter().cloned());
-    outcome.notes.extend(present.too_little());
+    outcome.notes.extend(match request.against.is_empty() {
+        true => present.too_little(),
+        false => Some("the runs of --against judge; the history shows how hosts changed, and records".to_owned()),
+    });
     outcome.history = Some(present.of_runs(&outcome.health));
     outcome.notes.push(present.record(folder, read, (&outcome.health, &outcome.unjudged))?);
+    outcome.notes.extend(not_recorded(read));
     Ok(outcome)
 }
 
@@ -256,6 +267,7 @@ fn beside_past(request: &Request, read: &ReadReport, present: &Present) -> Resul
     }
     let mut past = beside_runs(request, read, runs);
     past.by_past = true;
+    past.differences = differences([&present.held_against(), read]);
     let rest = present.rest(read);
     let new = rest.measurements.len();
     if new > 0 && !is_nameless(request, &rest) {
@@ -272,7 +284,10 @@ fn beside_past(request: &Request, read: &ReadReport, present: &Present) -> Resul
         let (file, collective, ranks) = (row.origin.file.clone(), row.collective, row.ranks);
         let size = row.size;
         let why = format!("{file}: {collective} of {size} over {ranks} ranks has too few earlier runs to be judged by");
-        past.unjudged.push(Unjudged { file, why });
+        let unjudged = Unjudged { file, why };
+        if !past.unjudged.contains(&unjudged) {
+            past.unjudged.push(unjudged);
+        }
         past.health.runs.push(health::Judged::untold(row));
         past.health.state = past.health.state.max(State::Unsure);
     }
@@ -302,6 +317,7 @@ fn with_forecasts(past: Outcome, forecasts: Outcome) -> Outcome {
         runs,
         by_past: true,
         anomalies,
+        differences: past.differences,
         ..forecasts
     }
 }
@@ -396,6 +412,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         next: None,
         causes,
         max_error: request.max_error,
+        differences: Vec::new(),
         gate: request.gate,
         extrapolated,
         grounds,
@@ -441,6 +458,7 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     let said = || format!("the good runs are of {}, those judged of {}", listed(&there), listed(&here));
     outcome.which_gpus = other_gpus.then(said);
     outcome.warnings.extend(outcome.which_gpus.clone());
+    outcome.differences = differences([&good, read]);
     outcome.inputs.extend(inputs("good runs", &good));
     outcome.notes =
         vec![format!("{}, beside good runs: {}; the median of several files", rows_from(read), rows_from(&good))];
@@ -486,6 +504,7 @@ fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome 
         next: None,
         causes: None,
         max_error: request.max_error,
+        differences: Vec::new(),
         gate: request.gate,
         extrapolated: 0,
         grounds: Grounds::default(),
@@ -735,53 +754,4 @@ fn defective(file: &FileReport) -> Option<Anomaly> {
         file.defect()?,
         "find what corrupts the data or stops the run (NCCL_DEBUG=INFO, ECC and link errors of nvidia-smi -q) and measure again".to_owned(),
     ))
-}
-
-/// How forecasts hold against measurements.
-#[derive(Clone, Debug)]
-pub struct MedianError {
-    /// Rows that are predicted.
-    pub rows: usize,
-    /// Median of their errors, as a fraction.
-    pub error: f64,
-    /// Hash of the files that gave rows.
-    pub files: String,
-    /// What is left out, by file and by reason.
-    pub warnings: Vec<String>,
-}
-
-/// Forecasts against measured files.
-///
-/// # Errors
-/// Measurements that cannot be read, or of which no row can be predicted.
-pub fn median_error(
-    measurements: &[PathBuf],
-    options: &ReadOptions,
-    topology: &Topology,
-    profile: &Profile,
-) -> Result<MedianError, Error> {
-    let read = read_paths(measurements, options)?;
-    can_be_asked(&read.files)?;
-    let judged = judge(&read, (topology, profile), None, false, &Watch::default())?;
-    if judged.rows.is_empty() {
-        let reasons: Vec<&str> = judged.skipped.keys().map(String::as_str).collect();
-        return Err(Error::usage(
-            format!("no row of `{}` can be predicted: {}", measurements[0].display(), reasons.join("; ")),
-            "name the machine that was measured, with as many hosts and GPUs",
-        ));
-    }
-    let rows: Vec<&Judged<'_>> = judged.rows.iter().collect();
-    let hashes: Vec<&str> = given(&read).map(|f| f.hash.as_str()).collect();
-    let skipped = judged.skipped.iter().map(|(reason, count)| format!("{count} rows are not predicted: {reason}"));
-    let of_file = |file: &FileReport| {
-        let notes = file.warnings();
-        let first = notes.first()?;
-        Some(if notes.len() == 1 { first.clone() } else { format!("{first}; {} more notes", notes.len() - 1) })
-    };
-    Ok(MedianError {
-        rows: rows.len(),
-        error: Stats::of(&rows).errors.median_abs_error,
-        files: content_hash(hashes.join(" ").as_bytes()),
-        warnings: read.files.iter().filter_map(of_file).chain(skipped).collect(),
-    })
 }

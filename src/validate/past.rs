@@ -13,7 +13,7 @@ use super::figures::Unjudged;
 use crate::error::Error;
 use crate::health::{Band, Beside, Health, Judged, Part, Reference, Run, Said, State, against, said};
 use crate::history::{Call, Entry, FEWEST, Kept, Past, Trend, Verdict, by_file, entries};
-use crate::values::plural;
+use crate::values::{few, plural};
 
 /// Runs of a past that later ones are held against. Of eight runs whose noise is 2% the median is off by less than 1%.
 pub(crate) const FIRST: usize = 8;
@@ -54,7 +54,8 @@ impl Present {
         let rows = by_file(read);
         for file in read.files.iter().filter(|file| file.rows > 0) {
             let kept = Kept::of(file, now)?;
-            present.entries.extend(entries(&rows, file, (kept.date, Verdict::Unsure, &kept.hash)));
+            let calls = entries(&rows, file, (kept.date, Verdict::Unsure, &kept.hash));
+            present.entries.extend(calls.iter().flat_map(|call| by_run(call, file)));
             present.kept.push((file.clone(), kept));
         }
         let calls: BTreeSet<_> = present.entries.iter().map(|entry| entry.call.clone()).collect();
@@ -93,6 +94,13 @@ impl Present {
             all.runs.extend(beside.runs.into_iter().map(|run| Run { end: entry.end, ..run }));
         }
         all
+    }
+
+    /// The rows that runs are held against, with their files.
+    pub(super) fn held_against(&self) -> ReadReport {
+        let good = self.entries.iter().flat_map(|entry| self.good(entry).into_values());
+        let rows = good.filter(|runs| runs.len() >= FEWEST).flatten().flatten();
+        ReadReport { measurements: rows.cloned().collect(), files: self.past.files.clone() }
     }
 
     /// What has too little of a past, with the files that have such rows.
@@ -194,6 +202,23 @@ impl Present {
         let files = plural(recorded, "file is", "files are");
         Ok(format!("{files} recorded in {}{known}", folder.display()))
     }
+}
+
+/// The runs of a call of a file, each by itself.
+fn by_run(call: &Entry, file: &FileReport) -> Vec<Entry> {
+    let mut runs: BTreeMap<&str, Vec<Measurement>> = BTreeMap::new();
+    for row in &call.rows {
+        runs.entry(&row.run).or_default().push(row.clone());
+    }
+    runs.into_iter().map(|(run, rows)| Entry { end: file.end_of(run), rows, ..call.clone() }).collect()
+}
+
+/// Says which files are not recorded: those without a row.
+pub(super) fn not_recorded(read: &ReadReport) -> Option<String> {
+    let lacks = |file: &&FileReport| file.rows == 0 && (file.defect().is_some() || file.cut().is_some());
+    let names: Vec<String> = read.files.iter().filter(lacks).map(|file| file.path.display().to_string()).collect();
+    let are = if names.len() == 1 { "is" } else { "are" };
+    (!names.is_empty()).then(|| format!("{} {are} not recorded: no row was measured", few(&names)))
 }
 
 /// The smallest and the largest size of a band.

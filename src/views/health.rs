@@ -17,9 +17,9 @@ const LINES: usize = 48;
 fn word(state: State, share: f64, band: &Band) -> &'static str {
     match state {
         State::Slow => "slow",
-        State::Unsure if band.state != State::Pass || share < band.fails_below() => "unsure",
-        State::Unsure | State::Pass if share < band.low => "between",
-        State::Unsure | State::Pass => "healthy",
+        State::Unsure => "unsure",
+        State::Pass if share < band.low => "between",
+        State::Pass => "healthy",
     }
 }
 
@@ -307,7 +307,7 @@ pub(super) fn is_cut(health: &Health) -> bool {
 /// The large sizes that lie below what healthy machines reach though their band does not, or is not slow.
 fn below(run: &Judged) -> String {
     let large: Vec<&Line> = run.lines.iter().filter(|line| line.part == Part::Large).collect();
-    let below: Vec<&&Line> = large.iter().filter(|line| line.state == State::Unsure).collect();
+    let below: Vec<&&Line> = large.iter().filter(|line| line.is_low()).collect();
     let worst = below.iter().min_by(|a, b| a.share.total_cmp(&b.share));
     let band = run.bands.iter().find(|band| band.part == Part::Large);
     let Some((worst, band)) = worst.zip(band) else { return String::new() };
@@ -351,11 +351,14 @@ fn slow_sizes(run: &Judged) -> String {
     let size = |line: Option<&Line>| line.map_or(from, |line| line.size_bytes);
     let (first, last) = (size(run.lines.first()), size(run.lines.last()));
     let to = size(run.lines.iter().rfind(|line| line.state == State::Slow));
+    // Sizes below those that are slow may lack nearly as much, and be above their own limit.
+    let is_slow = run.lines.iter().any(|line| line.size_bytes == from && line.state == State::Slow);
+    let does = if is_slow { "it is slow" } else { "bandwidth is lost" };
     match (from == first, to == last) {
-        (true, true) => "; it is slow at all sizes".to_owned(),
-        (true, false) => format!("; it is slow up to {}", Bytes(to)),
-        (false, true) => format!("; it is slow from {} on", Bytes(from)),
-        (false, false) => format!("; it is slow from {} to {}", Bytes(from), Bytes(to)),
+        (true, true) => format!("; {does} at all sizes"),
+        (true, false) => format!("; {does} up to {}", Bytes(to)),
+        (false, true) => format!("; {does} from {} on", Bytes(from)),
+        (false, false) => format!("; {does} from {} to {}", Bytes(from), Bytes(to)),
     }
 }
 

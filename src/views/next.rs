@@ -50,7 +50,7 @@ impl Next {
         report.verdict = Some(Verdict {
             status: match () {
                 () if failed => Status::Failed,
-                () if alike || self.runs + self.failed == 0 => Status::Ok,
+                () if alike && self.failed == 0 || self.runs + self.failed == 0 => Status::Ok,
                 () => Status::Warning,
             },
             sentence: self.sentence(),
@@ -167,12 +167,15 @@ impl Next {
                     "the {hosts} hosts are to run in {sets}; usually {usual} rounds say who is slow, at most {most}"
                 )
             }
-            Plan::Run(_) if !self.named.is_empty() && self.named.iter().all(|(_, chance)| *chance >= KNOWN) => {
+            Plan::Run(_) if self.is_known() => {
                 format!("known to be slow after {runs}: {slow}; whether others are is not certain yet; to run: {sets}")
             }
             Plan::Run(_) => {
                 let so_far = if slow.is_empty() { "no host is likely slow".to_owned() } else { slow };
                 format!("not certain yet after {runs}: {so_far}; to run: {sets}")
+            }
+            Plan::Alike if self.is_known() => {
+                format!("known to be slow after {runs}: {slow}; whether others are, no sets of {hosts} hosts tell")
             }
             Plan::Alike => {
                 let so_far = if slow.is_empty() { String::new() } else { format!("; likely slow: {slow}") };
@@ -180,6 +183,11 @@ impl Next {
                 format!("no sets of {these}{hosts} hosts tell apart who of them is slow{so_far}")
             }
         }
+    }
+
+    /// Whether all that are named are slow with certainty.
+    fn is_known(&self) -> bool {
+        !self.named.is_empty() && self.named.iter().all(|(_, chance)| *chance >= KNOWN)
     }
 
     /// How sure it is. `judged`: whether a forecast or good runs said how fast these are.
@@ -191,6 +199,7 @@ impl Next {
             ),
             Plan::Known { chance } => format!("high: {:.1}% certain", chance * 100.0),
             Plan::Run(round) => format!("low: the next round tells {:.1} bits", round.bits),
+            Plan::Alike if self.is_known() => "high for what is named; of others nothing is known".to_owned(),
             Plan::Alike => "low: sets would all be slow, or none".to_owned(),
         }
     }

@@ -33,6 +33,8 @@ impl Outcome {
         let mut report = Report::new("validate", super::VERSION);
         report.inputs.clone_from(&self.inputs);
         report.assumptions.clone_from(&self.notes);
+        let differ = |differ| format!("logs differ from those of the runs that judge in: {differ}");
+        report.assumptions.extend(self.differ().map(differ));
         report.warnings.clone_from(&self.warnings);
         report.tables.extend(health::tables(&self.health, shown.for_people, shown.rows));
         if shown.model_errors && !self.rows.is_empty() {
@@ -186,7 +188,7 @@ fn history_table(history: &[History], people: bool) -> Table {
         Column::number("ranks", "ranks"),
         Column::number("runs", "runs"),
         Column::text("since", "since"),
-        Column::number("percent", "% of all earlier"),
+        Column::number("percent", "% of healthy earlier"),
         Column::text("changed", "changed"),
         Column::number("changed_runs", "runs since"),
         Column::number("changed_percent", "% of before"),
@@ -322,9 +324,13 @@ impl Outcome {
         // Those of what is not as it should be come first.
         let next = self.anomalies.iter().filter(|a| a.error).map(|a| a.suggestion.clone());
         for (failure, details) in self.failures().into_iter().zip(next.chain(std::iter::repeat(String::new()))) {
+            let mut parts = failure.split(':');
+            let kind = parts.next().unwrap_or_default();
+            // Several runs may have failed: programs tell cases apart by their names.
+            let of = parts.next().filter(|_| kind == RUN_FAILED).map_or_else(String::new, |file| format!(",{file}"));
             cases.push(TestCase {
                 group: "run".to_owned(),
-                name: failure.split(':').next().unwrap_or_default().to_owned(),
+                name: format!("{kind}{of}"),
                 outcome: CaseOutcome::Failed { kind: "failed".to_owned(), message: failure, details },
                 place: None,
             });
@@ -407,6 +413,7 @@ impl Outcome {
             basis: if beside_runs { "measured against measured" } else { "measured against predicted" }.to_owned(),
             next: first(named)
                 .or_else(|| self.of_another_machine())
+                .or_else(|| self.of_other_settings())
                 .or_else(|| (self.on_cpu && self.health.state != State::Pass).then(|| NEXT_OF_THREADS.to_owned()))
                 .or_else(|| health::next_of_small(&self.health))
                 .or_else(|| first(unknown))
@@ -424,6 +431,18 @@ impl Outcome {
         let other = self.other_gpus || (forecast && self.too_fast().is_some());
         (unfit || other)
             .then(|| "name the machine that was measured: -t, --nodes, --gpus (collcast topo list)".to_owned())
+    }
+
+    /// In what logs differ from those of the runs that judge.
+    fn differ(&self) -> Option<String> {
+        let differ: Vec<String> = self.differences.iter().map(ToString::to_string).collect();
+        (!differ.is_empty()).then(|| few(&differ))
+    }
+
+    /// What to do where runs that lack something ran under other settings than those that they are held against.
+    fn of_other_settings(&self) -> Option<String> {
+        let differ = self.differ().filter(|_| self.health.state != State::Pass)?;
+        Some(format!("measure again as the runs before did, since logs differ in what may be the cause: {differ}"))
     }
 
     /// What to do where the history is too short, and no machine is named.
