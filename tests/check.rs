@@ -208,7 +208,7 @@ fn limits_of_a_suite_are_named() {
     let path = suite.to_str().unwrap();
     std::fs::write(&suite, text("[\"all_reduce\"]")).unwrap();
     let (code, _, err) = collcast(&["check", path, "--update"]);
-    assert!(code == 0 && err.contains("above max_error of the suite, and accepted all the same"), "{err}");
+    assert!(code == 0 && err.contains("above max_error of the suite (0.1%), and accepted all the same"), "{err}");
     let (code, out, err) = collcast(&["check", path]);
     assert!(
         code == 1 && (out + &err).contains("above max_error of the suite") && err.contains("raise max_error"),
@@ -411,6 +411,40 @@ fn a_larger_error_against_measurements_is_caught() {
     suite.change("suite.toml", "name = \"a run\"", "name = \"a run\"\nmax_error = \"1%\"");
     assert_eq!(suite.check(&["--update"]).0, 0);
     assert_eq!(suite.check(&[]).0, 1);
+    // What it was stands beside what it is, and the change is between these.
+    suite.change("site.toml", "value = 90.0", "value = 10.0");
+    assert_eq!(suite.check(&["--update"]).0, 0);
+    suite.change("site.toml", "value = 10.0", "value = 90.0");
+    let (_, result) = suite.json(&["--time-tolerance", "10000%"]);
+    let finding = findings(&result).iter().find(|f| f["kind"] == "error changed").unwrap();
+    let number = |key: &str| finding[key].as_str().unwrap().split('%').next().unwrap().parse::<f64>().unwrap();
+    let apart = (number("after") - number("before")) / 100.0;
+    assert!((finding["change"].as_f64().unwrap() - apart).abs() < 1e-4, "{finding}");
+    assert_eq!(finding["cause"], "above max_error of the suite (1%)");
+    let shown = suite.check(&["--time-tolerance", "10000%"]).1;
+    assert!(shown.contains(&format!("{:+.1} points", apart * 100.0)), "{shown}");
+}
+
+/// Goal: a log whose values were wrong, or whose run failed, is no measure of forecasts, and no baseline.
+#[test]
+fn wrong_measurements_are_refused() {
+    let log = std::fs::read_to_string("tests/data/h200x4/all_reduce_Ring_Simple.log").unwrap();
+    let suite = Suite::new(SUITE);
+    suite.change(
+        "suite.toml",
+        "[[machines]]",
+        "[[measured]]\nfiles = [\"run.log\"]\nmachine = \"box\"\nname = \"a run\"\n[[machines]]",
+    );
+    for (text, said) in [
+        (log.replacen("N/A", "4", 1), "4 values were wrong"),
+        (log.clone() + "srun: error: n1: task 0: Exited with exit code 1\n", "Exited with exit code 1"),
+    ] {
+        std::fs::write(suite.path("run.log"), text).unwrap();
+        for args in [&[][..], &["--update"]] {
+            let (code, out, err) = suite.check(args);
+            assert!(code == 2 && err.contains("measured a run: ") && err.contains(said), "{out}{err}");
+        }
+    }
 }
 
 /// Goal: rows that are no more are told of, and forecasts of rows do not blame what they do not use.

@@ -5,7 +5,7 @@ use std::fmt;
 use collcast_sim::collective::Collective;
 use serde::Serialize;
 
-use super::baseline::{Measured, size_name, span};
+use super::baseline::{Measured, digits, size_name, span};
 use super::picked::Picked;
 
 /// What a forecast depends on.
@@ -289,9 +289,7 @@ impl Finding {
             What::Error { before, after, limit } => {
                 let most = limit.map(|limit| format!("at most {}%", limit * 100.0));
                 let before = before.as_ref().map(error);
-                // A limit that is exceeded says more than what was there before.
-                let before = if self.is_beyond_limit() { most.or(before) } else { before.or(most) };
-                Some([before.unwrap_or_default(), error(after)])
+                Some([before.or(most).unwrap_or_default(), error(after)])
             }
             What::Rows { before: Some(before), after: Some(after) } => {
                 Some([before.rows, after.rows].map(|rows| format!("{rows} rows")))
@@ -305,16 +303,23 @@ impl Finding {
 
     /// Whether errors exceed what the suite allows, whatever the baseline has.
     pub fn is_beyond_limit(&self) -> bool {
+        self.exceeded().is_some()
+    }
+
+    /// The median error that the suite allows, in percent, where errors exceed it.
+    fn exceeded(&self) -> Option<f64> {
         match &self.what {
-            What::Error { after, limit, .. } => limit.is_some_and(|most| after.median_error_percent > most * 100.0),
-            _ => false,
+            What::Error { after, limit, .. } => {
+                limit.map(|most| digits(most * 100.0)).filter(|most| after.median_error_percent > *most)
+            }
+            _ => None,
         }
     }
 
     /// `profile`, or `several changed: topology, profile`.
     pub fn cause(&self) -> String {
-        if self.is_beyond_limit() {
-            return "above max_error of the suite".to_owned();
+        if let Some(most) = self.exceeded() {
+            return format!("above max_error of the suite ({most}%)");
         }
         match self.causes.as_slice() {
             [] => "cause not known: no recorded input changed".to_owned(),

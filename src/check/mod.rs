@@ -225,6 +225,12 @@ fn check_with(
     for spec in &suite.measured {
         let machine = &machines[spec.machine];
         let held = median_error(&spec.files, &spec.read, &machine.as_written(), &machine.site.profile)?;
+        if let Some(defect) = held.defects.first() {
+            return Err(Error::usage(
+                format!("measured {}: {defect}: such a run is no measure of forecasts", spec.name),
+                "measure again, or take the file out of the suite",
+            ));
+        }
         warnings.extend(held.warnings.iter().map(|warning| format!("measured {}: {warning}", spec.name)));
         let MedianError { rows, error, files, .. } = held;
         today.measured.insert(spec.name.clone(), Measured { files, rows, median_error_percent: digits(error * 100.0) });

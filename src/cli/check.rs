@@ -149,7 +149,7 @@ fn accept(file: &Path, outcome: &Outcome) -> Result<Code, Error> {
         say!("warning: {warning}");
     }
     for finding in outcome.findings.iter().filter(|finding| finding.is_beyond_limit()) {
-        say!("warning: {}: {finding}: {}, and accepted all the same", finding.place().join(" "), finding.cause());
+        say!("warning: {}: {finding}, and accepted all the same", finding.place().join(" "));
     }
     for what in lost.iter().take(SHOWN) {
         say!("removed: {what}");

@@ -314,7 +314,11 @@ fn findings_table(findings: &[Finding], for_people: bool) -> Table {
     for (finding, versions) in rows(findings, for_people) {
         // Programs read a text in each: a null was never promised.
         let text = |text: String| if for_people && text.is_empty() { Cell::Missing } else { text.into() };
-        let change = |change: f64| if for_people { signed(change).into() } else { Cell::float(change, 4) };
+        let change = |change: f64| match for_people {
+            true if finding.kind() == Kind::Error => format!("{:+.1} points", change * 100.0).into(),
+            true => signed(change).into(),
+            false => Cell::float(change, 4),
+        };
         let [before, after] = finding.values().unwrap_or_default();
         let mut cells = vec![
             if finding.failed { "failed" } else { "reported" }.into(),
