@@ -138,11 +138,14 @@ fn named(names: &[&str]) -> Option<([usize; 3], f64)> {
     let (input, output) = (of(&["input", "prompt", "context"])?, of(&["output", "generated", "completion"])?);
     let at = (0..3).find(|place| ![input, output].contains(place)).filter(|_| input != output)?;
     let name = names[at].to_ascii_lowercase();
-    let is_time = ["time", "arriv", "second", "start"].iter().any(|part| name.contains(part));
-    let in_ms = name.ends_with("ms") || name.contains("milli");
-    // Of a microsecond and a nanosecond no name is known.
-    let known = is_time || in_ms || name.ends_with("_s") || ["at", "t", "s"].contains(&name.as_str());
-    let other = ["us", "ns", "micros", "nanos"].iter().any(|unit| name.rsplit(['_', ' ', '(']).next() == Some(unit));
+    let words: Vec<&str> = name.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let last = *words.last()?;
+    let is_time = ["time", "arriv", "start"].iter().any(|part| name.contains(part));
+    let known = is_time || words.len() == 1 && ["t", "at", "s", "sec", "seconds", "second", "ms"].contains(&last);
+    let is = |units: &[&str]| units.iter().any(|unit| last.ends_with(unit));
+    let in_ms = is(&["ms", "msec"]) || name.contains("milli");
+    let other =
+        is(&["us", "usec", "ns", "nsec", "min", "minutes", "hours"]) || name.contains("micro") || name.contains("nano");
     (known && !other).then_some(([at, input, output], if in_ms { 1e-3 } else { 1.0 }))
 }
 

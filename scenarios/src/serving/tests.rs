@@ -329,9 +329,12 @@ fn traces_are_read_and_slips_named() {
     // In the order that names say.
     let named = trace("input_tokens,output_tokens,arrival_s\n10,3,2\n7,1,0.5\n");
     assert_eq!(named.ok().as_ref(), Some(&read));
-    let in_ms = trace("timestamp_ms,input,output\n2000,10,3\n500,7,1\n");
-    assert_eq!(in_ms.ok().as_ref(), Some(&read));
-    for names in ["a,b,c", "request_id,prompt_tokens,output_tokens", "time_us,input,output"] {
+    for name in ["timestamp_ms", "Timestamp(ms)", "arrivalMs", "ms"] {
+        let in_ms = trace(&format!("{name},input,output\n2000,10,3\n500,7,1\n"));
+        assert_eq!(in_ms.ok().as_ref(), Some(&read), "{name}");
+    }
+    for name in ["a", "request_id", "time_us", "time (us)", "arrival_usec", "arrivalMicros", "items", "duration_ms"] {
+        let names = format!("{name},prompt_tokens,output_tokens");
         assert_eq!(trace(&format!("{names}\n2,10,3\n")).unwrap_err().line, 1, "{names}");
     }
     for (text, line) in [("1,2\n", 1), ("1,2,3\nx,2,3\n", 2), ("1,0,3\n", 1), ("-1,2,3\n", 1), ("1,2,nan\n", 1)] {
