@@ -269,6 +269,11 @@ fn hosts_are_held_against_themselves() {
     let slower: Vec<&Value> =
         result["hosts"].as_array().unwrap().iter().filter(|host| host["verdict"] == "slower").collect();
     assert!(slower.len() == 6 && slower.iter().all(|host| host["hosts"] == "gpu05"), "{slower:?}");
+    // A host that was repaired is no noise that hides one which became slower.
+    let slow = |at: usize| move |host: usize| if host == at { 1.5 } else { 1.0 };
+    let (before, after) = (night(folder.path(), "before", 4, 6, slow(1)), night(folder.path(), "after", 4, 7, slow(0)));
+    let (code, _, err) = collcast(&["compare", &before, &after]);
+    assert!(code == 1 && err.contains("1 of 4 hosts takes longer in B than in A: gpu00 1.5"), "{err}");
     let (code, out, err) = collcast(&["compare", &a, &some]);
     assert!(
         code == 1 && err.contains("6 of 16 hosts take longer in B than in A: ") && err.contains(" and 2 more"),

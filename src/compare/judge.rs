@@ -261,7 +261,7 @@ fn judge_hosts(curves: &BTreeMap<usize, Curve>, names: &[String], tolerance: f64
         let spread = Spread::of_sides(&groups, noise);
         let repeated = groups.iter().any(|pairs| pairs.iter().any(|pair| pair.runs.iter().any(|&runs| runs > 1)));
         let logs = groups.iter().map(|pairs| median(pairs.iter().map(log_ratio).collect())).collect::<Vec<f64>>();
-        let apart = if repeated || logs.len() < HOSTS { None } else { noise_of_hosts(&logs) };
+        let apart = if repeated || logs.len() < HOSTS { None } else { noise_of_hosts(&logs, noise) };
         for (hosts, pairs) in of_hosts {
             let mut test = Test::new(pairs, spread, tolerance, false);
             test.hosts = apart;
@@ -276,12 +276,19 @@ fn judge_hosts(curves: &BTreeMap<usize, Curve>, names: &[String], tolerance: f64
 /// further.
 const REACH: f64 = 4.0;
 
+/// Times the known noise that hosts reach where they have more of it than known.
+const FAR: f64 = 10.0;
+
 /// The noise that changes of hosts show. Noise makes as many hosts faster as slower: those below the median tell how far it
 /// reaches, or those below no change where the median is above. Hosts further above have become slower. They are no noise,
-/// however many they are.
-fn noise_of_hosts(logs: &[f64]) -> Option<Variance> {
+/// however many they are. Where half of the hosts are as near as noise brings them, those far below became faster, which is no
+/// noise either.
+fn noise_of_hosts(logs: &[f64], known: Noise) -> Option<Variance> {
     let centre = median(logs.to_vec()).min(0.0);
-    let below: Vec<f64> = logs.iter().map(|log| centre - log).filter(|&below| below > 0.0).collect();
+    let far = FAR * known.offset;
+    let near = logs.iter().filter(|&log| (log - centre).abs() <= far).count();
+    let most = if 2 * near >= logs.len() { far } else { f64::INFINITY };
+    let below: Vec<f64> = logs.iter().map(|log| centre - log).filter(|&below| below > 0.0 && below <= most).collect();
     let reach = REACH * NORMAL * median(below);
     let unchanged: Vec<f64> = logs.iter().map(|log| log - centre).filter(|&above| above <= reach).collect();
     let freedom = EFFICIENCY * (unchanged.len() as f64 - 1.0);
