@@ -494,3 +494,20 @@ fn bad_input_is_refused() {
         assert!(err.contains(expected), "{args:?}: {err}");
     }
 }
+
+/// Goal: a profile that was fitted to forecasts says so in its evidence and is for no machine, so that nobody has it unasked.
+#[test]
+fn forecasts_make_no_profile_of_a_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (rows, profile) = (at("rows.csv"), at("fitted.toml"));
+    let call = ["sweep", "h200x4", "-s", "1K:64M:4", "--algorithm", "ring", "--protocol", "ll,simple"];
+    let (code, _, err) = collcast(&[&call[..], &["--profile", "prior", "--format", "csv", "-o", &rows]].concat());
+    assert_eq!(code, 0, "{err}");
+    let fit = ["calibrate", &rows, "-t", "h200x4", "--fit", "kernel.ll", "--min-size", "4K", "--allow-predicted"];
+    let (code, _, err) = collcast(&[&fit[..], &["-o", &profile, "--force"]].concat());
+    assert_eq!(code, 0, "{err}");
+    let text = std::fs::read_to_string(&profile).unwrap();
+    assert!(text.contains("-t h200x4 --fit kernel.ll --min-size 4096 --allow-predicted: "), "{text}");
+    assert!(text.contains("\ngpus = []\nmachines = []\n"), "{text}");
+}

@@ -224,6 +224,16 @@ fn commands_judge_and_fit() {
     let (code, out, err) = collcast(&["validate", file, "--compute", &profile]);
     assert!(code == 0 && out.contains("profile mine: collcast calibrate --compute h100: 140 rows"), "{out}{err}");
 
+    // What another GPU was measured for is a warning of both commands.
+    let probed = "tests/data/compute/probe_h100";
+    for (gpu, warns) in [("b200", true), ("h100", false)] {
+        for command in ["validate", "calibrate"] {
+            let (code, _, err) = collcast(&[command, probed, "--compute", gpu]);
+            let warned = err.contains("products.csv is of NVIDIA H100 80GB HBM3, and profile b200 of another GPU");
+            assert!(code == 0 && warned == warns, "{command} {gpu}: {code} {err}");
+        }
+    }
+
     // One row tells no errors of rows left out, and what ended at a bound is a warning.
     let one = folder.path().join("one.csv").display().to_string();
     std::fs::write(&one, "kernel,rows,width,us,us_min,us_max\nadd,2048,4096,13.4,13.3,13.5\n").unwrap();

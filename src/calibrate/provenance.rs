@@ -51,6 +51,10 @@ impl About<'_> {
         profile.gpus = self.families(of.iter().map(|f| f.machine));
         let machines: BTreeSet<&String> = of.iter().map(|f| &self.machines.topologies[f.machine].name).collect();
         profile.machines = machines.into_iter().cloned().collect();
+        // What was fitted to forecasts is for no machine, so that nobody has it unasked.
+        if self.request.read.allow_predicted {
+            (profile.gpus, profile.machines) = (Vec::new(), Vec::new());
+        }
         let launches: BTreeSet<Launch> = rows.iter().map(|&r| self.usable.rows[r].1.settings.launch).collect();
         profile.launches = launches.into_iter().collect();
         let samples = rows.iter().map(|&r| &self.usable.rows[r].1);
@@ -81,6 +85,14 @@ fn command(request: &Request) -> String {
         .into_iter()
         .filter(|(_, names)| !names.is_empty())
         .for_each(|(name, names)| flag(name, &names.join(",")));
+    request.launch.iter().for_each(|launch| flag("--launch", launch.name()));
+    request.read.collective.iter().for_each(|collective| flag("-c", collective.name()));
+    if request.min_size != Request::default().min_size {
+        flag("--min-size", &request.min_size.0.to_string());
+    }
+    if request.read.allow_predicted {
+        text += " --allow-predicted";
+    }
     text
 }
 

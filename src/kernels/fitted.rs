@@ -10,7 +10,7 @@ use collcast_sim::profile::DataFile;
 use serde::Serialize;
 
 use super::judge::input;
-use super::load::{Loaded, gpu, left_aside, load, some};
+use super::load::{Loaded, gpu, left_aside, load, of_others, some};
 use crate::calibrate::WORST;
 use crate::error::Error;
 use crate::statistics::Stats;
@@ -59,6 +59,8 @@ pub struct Fitted {
     pub inputs: Vec<Input>,
     /// What of them was left aside.
     pub notes: Vec<String>,
+    /// Files of another GPU.
+    pub warnings: Vec<String>,
     /// Constants that were fitted, by their place in the model.
     pub constants: Vec<Estimate>,
     /// Errors on rows that were fitted to.
@@ -138,6 +140,7 @@ pub fn fit(request: &FitRequest) -> Result<Fitted, Error> {
         of: Of::Kernels,
         inputs: tables.iter().map(input).collect(),
         notes: left_aside(&tables, &skipped, ("fitted to", "kernels")),
+        warnings: of_others(&tables, &start),
         constants: found.fitted.iter().map(estimate).collect(),
         trained,
         left_out,

@@ -9,7 +9,7 @@ use collcast_sim::compute::{Compute, Constant, Kernel, Precision};
 use serde::Serialize;
 
 use super::layers::{self, Judged};
-use super::load::{Loaded, gpu, left_aside, load, some};
+use super::load::{Loaded, gpu, left_aside, load, of_others, some};
 use super::row::KernelRow;
 use crate::error::Error;
 use crate::statistics::Stats;
@@ -209,8 +209,8 @@ fn notes(gpu: &Compute, tables: &[Loaded], judged: &[Judged], skipped: &[String]
 
 fn warnings(gpu: &Compute, tables: &[Loaded]) -> Vec<String> {
     let seen = tables.iter().filter(|t| gpu.data().iter().any(|d| d.hash == t.hash)).count();
-    if seen == 0 {
-        return Vec::new();
-    }
-    vec![format!("{} was fitted to {seen} of these files: `left out` has the rows that it has not seen", gpu.name())]
+    let seen = (seen > 0).then(|| {
+        format!("{} was fitted to {seen} of these files: `left out` has the rows that it has not seen", gpu.name())
+    });
+    of_others(tables, gpu).into_iter().chain(seen).collect()
 }

@@ -68,6 +68,8 @@ pub(super) struct Loaded {
     pub(super) hash: String,
     /// What it gives.
     pub(super) read: Read,
+    /// The GPU that its first lines name, where that is another one.
+    pub(super) of_another: Option<String>,
 }
 
 impl Loaded {
@@ -107,6 +109,23 @@ pub(super) fn left_aside(tables: &[Loaded], skipped: &[String], (used, kinds): (
     others.into_iter().chain(skipped).collect()
 }
 
+/// The GPU that a table's first lines name, as `probe` writes them.
+fn measured_on(text: &str) -> Option<&str> {
+    let comments = text.lines().take_while(|line| line.starts_with('#'));
+    let said = comments.filter(|line| line.starts_with("# measured")).find_map(|line| line.split_once(" on "))?.1;
+    let name = said.split(',').next()?;
+    Some(name.split_once(" x ").map_or(name, |(_, name)| name).trim())
+}
+
+/// Tables that another GPU was measured for.
+pub(super) fn of_others(tables: &[Loaded], gpu: &Compute) -> Vec<String> {
+    let of = |table: &Loaded| {
+        let other = table.of_another.as_ref()?;
+        Some(format!("{} is of {other}, and profile {} of another GPU: name it with --compute", table.file, gpu.name()))
+    };
+    tables.iter().filter_map(of).collect()
+}
+
 /// Refuses tables without a row of the GPU.
 ///
 /// # Errors
@@ -128,8 +147,9 @@ fn table(path: &Path, gpu: &Compute) -> Result<Result<Loaded, Error>, Error> {
     let file = path.display().to_string();
     let text = read_text("read the measurements", path)?;
     let hash = format!("{:016x}", fnv1a(text.as_bytes()));
+    let of_another = measured_on(&text).filter(|name| !gpu.is_of(name)).map(str::to_owned);
     match read(&text, gpu) {
-        Ok(read) => Ok(Ok(Loaded { file, hash, read })),
+        Ok(read) => Ok(Ok(Loaded { file, hash, read, of_another })),
         Err(Trouble::Row { line, message }) => {
             Err(Error::usage(format!("{file}:{line}: {message}"), "docs/formats.md says what each column has"))
         }

@@ -241,6 +241,7 @@ pub fn fit_network(request: &NetworkFitRequest) -> Result<Fitted, Error> {
         of: Of::Network,
         inputs,
         notes: Vec::new(),
+        warnings: Vec::new(),
         trained: errors(&fitted, &train),
         left_out: errors(&fitted, &out),
         left_out_before: errors(&site.profile, &out),

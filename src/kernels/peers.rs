@@ -104,6 +104,7 @@ pub fn fit_peers(request: &PeerRequest) -> Result<Fitted, Error> {
         of: Of::Links,
         inputs,
         notes: Vec::new(),
+        warnings: Vec::new(),
         trained: errors(&fitted, &train)?,
         left_out: errors(&fitted, &out)?,
         left_out_before: errors(&site.profile, &out)?,

@@ -141,6 +141,7 @@ impl Fitted {
         let mut report = Report::new("calibrate", super::VERSION);
         report.inputs.clone_from(&self.inputs);
         report.assumptions.clone_from(&self.notes);
+        report.warnings.clone_from(&self.warnings);
         let bounded = self.constants.iter().filter(|c| self.of == Of::Kernels && is_at_bound(c.name, c.value));
         report.warnings.extend(bounded.map(|c| {
             format!(

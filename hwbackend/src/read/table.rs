@@ -116,7 +116,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     if out.rows.is_empty() {
         out.reason = Some(match out.unusable {
             0 => "a header and no rows".to_owned(),
-            count => format!("all {count} rows are rounded to 0.00 or say no time"),
+            count => format!("all {count} rows are of 0 B, rounded to 0.00 or say no time"),
         });
     }
     Ok(out)
