@@ -511,3 +511,33 @@ fn forecasts_make_no_profile_of_a_machine() {
     assert!(text.contains("-t h200x4 --fit kernel.ll --min-size 4096 --allow-predicted: "), "{text}");
     assert!(text.contains("\ngpus = []\nmachines = []\n"), "{text}");
 }
+
+/// Goal: a constant that no row tells stays at its prior, also where the search began with rows that it bounds. Expected by
+/// hand: kernels of 10 and 20 us take longer than a host needs for its next launch (9.3 us), so no call is kept by the host.
+#[test]
+fn a_bound_that_holds_no_row_is_not_told() {
+    let topology = machine();
+    let mut planted = Profile::builtin("prior").unwrap();
+    planted.parameters.set(Constant::KernelLl, 10.0);
+    planted.parameters.set(Constant::KernelSimple, 20.0);
+    let predictor = Predictor::new(&topology, &planted);
+    let mut samples = Vec::new();
+    for (protocol, size) in
+        [Protocol::Ll, Protocol::Simple].into_iter().flat_map(|p| [1, 4, 64, 1024].map(|k| (p, k << 10)))
+    {
+        let call = Call::of_size(Collective::AllReduce, 4, Bytes(size), DataType::Float32);
+        let settings = Settings { launch: Launch::Threads, ..Settings::default() };
+        let algorithm = Algorithm::Ring;
+        let time = predictor.predict_one(&call, algorithm, protocol, &settings, &mut Unobserved).unwrap().time;
+        let (source, run, machine) = ("one".to_owned(), protocol.to_string(), 0);
+        let time_us = time.as_us();
+        samples.push(Sample { source, machine, run, call, algorithm, protocol, settings, time_us, nccl_us: None });
+    }
+    let prior = Profile::builtin("prior").unwrap();
+    let study = Study::new(std::slice::from_ref(&topology), &prior, samples).unwrap();
+    let all: Vec<usize> = (0..study.samples().len()).collect();
+    let may = |name: &str| ["kernel.ll", "kernel.simple", "launch.gap", "launch.threads"].contains(&name);
+    let fit = study.fit(&all, &may).unwrap();
+    let launch = fit.estimates.iter().find(|e| e.constant == Constant::LaunchThreads).unwrap();
+    assert!(!launch.identified && launch.value == prior[Constant::LaunchThreads].value, "{launch:?}");
+}

@@ -27,6 +27,8 @@ const IDENTIFIED: f64 = 0.35;
 /// A parameter that is not told apart from others is given up only where the others can stand in for
 /// it: where the mean error without it is at most so many times that with it.
 const MISSED: f64 = 1.03;
+/// A row whose residual moves by less, in logarithm, does not move: the rounding of a run.
+const UNMOVED: f64 = 1e-5;
 /// Relative step of a derivative: far above the rounding of a run and the beats of blocks that are not in step.
 const STEP: f64 = 0.05;
 
@@ -80,7 +82,14 @@ impl Study<'_> {
                     (solution, stale) = (search(&free, &from, None, pull, 0.0)?, false);
                     continue;
                 }
-                return Ok(Found { free, unknown, solution });
+                let Some(idle) = self.idle(rows, &free, &solution)? else {
+                    return Ok(Found { free, unknown, solution });
+                };
+                let mut from = solution.x.clone();
+                from.remove(idle);
+                unknown.insert(free.remove(idle));
+                solution = search(&free, &from, None, pull, 0.0)?;
+                continue;
             }
             let fewer: Vec<usize> = kept.iter().map(|&at| free[at]).collect();
             let given_up: Vec<usize> = free.iter().copied().filter(|i| !fewer.contains(i)).collect();
@@ -139,6 +148,25 @@ impl Study<'_> {
             kept.remove(first);
         }
         (kept, near.error())
+    }
+
+    /// The place of an unknown of the host's pace that goes back to its prior without moving a row: on the way here it bounded
+    /// some, and does no more. Of other unknowns derivatives say what rows tell.
+    fn idle(&self, rows: &[usize], free: &[usize], fit: &Solution) -> Result<Option<usize>, PredictError> {
+        if free.len() < 2 {
+            return Ok(None);
+        }
+        let problem = Rows { study: self, rows, free, frozen: None };
+        let of_pace = |i: usize| self.cases.iter().all(|case| !case.depends.contains(&i));
+        for (at, &i) in free.iter().enumerate().filter(|&(_, &i)| of_pace(i)) {
+            let mut back = fit.x.clone();
+            back[at] = self.start[i];
+            let moved = problem.residuals(&back)?;
+            if moved.iter().zip(&fit.residuals).all(|(there, here)| (there - here).abs() < UNMOVED) {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
     }
 
     /// A fit without one of its unknowns, as its derivatives have it.
