@@ -179,8 +179,8 @@ pub fn percent(what: &str, text: &str) -> Result<f64, Error> {
         && fraction < 1.0
     {
         return Err(Error::usage(
-            format!("{what}: `{text}` may be {}% or {fraction}%", (fraction * 1e8).round() / 1e6),
-            format!("write it with its sign, such as `{what} {fraction}%`"),
+            format!("{what}: `{text}` may be a share or a percentage"),
+            format!("write `{what} {}%` or `{what} {fraction}%`", (fraction * 1e8).round() / 1e6),
         ));
     }
     number.parse::<f64>().ok().filter(|p| p.is_finite() && *p >= 0.0).map(|p| p / 100.0).ok_or_else(|| {

@@ -520,7 +520,10 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["compare", CSV], &["nothing to compare", "--where-a"]),
         (&["compare", CSV, "no-such.log"], &["no-such.log"]),
         (&["compare", CSV, CSV, "--tolerance", "much"], &["--tolerance", "percentage"]),
-        (&["compare", CSV, CSV, "--tolerance", "0.05"], &["may be 5% or 0.05%", "--tolerance 0.05%"]),
+        (
+            &["compare", CSV, CSV, "--tolerance", "0.05"],
+            &["may be a share or a percentage", "write `--tolerance 5%` or `--tolerance 0.05%`"],
+        ),
         (&["compare", CSV, "--where-a", "in_place"], &["KEY=VALUE"]),
         (&["compare", CSV, "--where-a", "inplace=1"], &["did you mean `in_place`"]),
         (&["compare", CSV, "--where-a", "foo=1"], &["rows have no `foo`\n"]),

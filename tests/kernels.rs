@@ -229,7 +229,8 @@ fn commands_judge_and_fit() {
     for (gpu, warns) in [("b200", true), ("h100", false)] {
         for command in ["validate", "calibrate"] {
             let (code, _, err) = collcast(&[command, probed, "--compute", gpu]);
-            let warned = err.contains("products.csv is of NVIDIA H100 80GB HBM3, and profile b200 of another GPU");
+            let warned =
+                err.contains("products.csv was measured on NVIDIA H100 80GB HBM3, and profile b200 is of another GPU");
             assert!(code == 0 && warned == warns, "{command} {gpu}: {code} {err}");
         }
     }

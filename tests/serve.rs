@@ -483,7 +483,7 @@ fn a_cost_is_that_of_the_steady_state() {
     }
     let falls_behind = |rate| {
         let ran = serve(&request(60.0, rate)).unwrap();
-        ran.notes.iter().any(|note| note.contains("it does not keep up"))
+        ran.notes.iter().any(|note| note.contains("it is overloaded, or a longer --duration tells more"))
     };
     assert_eq!([2.0, 40.0].map(falls_behind), [false, true]);
 }

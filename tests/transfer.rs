@@ -290,7 +290,7 @@ fn slips_are_refused() {
         ),
         (
             vec!["--from", "gpu:0-7", "--to", "gpu:4-11", "-s", "1G"],
-            "no one way leads from all of gpu:0-7 to gpu:4-11: gpu:0 to gpu:4 by nvlink",
+            "no single way serves all pairs from gpu:0-7 to gpu:4-11: gpu:0 to gpu:4 by nvlink",
         ),
         (vec!["--from", "store:7", "--to", "gpu:0", "-s", "1G"], "there is one, store:0"),
         (vec!["--from", "gpu:0", "--to", "gpu:8", "-s", "1G", "--drives", "3"], "no drive is in this transfer"),

@@ -580,7 +580,7 @@ fn bad_input_is_refused_with_its_own_message() {
         ("a.csv", row("all_reduce,8,1073741824,4.038"), vec!["`4.038` in `time_us`: 465341 GB/s", "a.csv:2"]),
         ("a.csv", row("all_reduce,8,,5"), vec!["cell is empty", "a.csv:2"]),
         ("a.csv", row("all_reduce,8,1024"), vec!["3 cells; the header has 4"]),
-        ("a.csv", row("all_reduce,8,1024,0.00"), vec!["1 rows are rounded to 0.00"]),
+        ("a.csv", row("all_reduce,8,1024,0.00"), vec!["1 rows are of 0 B, rounded to 0.00"]),
         ("a.csv", format!("{HEADER}\n"), vec!["a header and no rows"]),
         ("a.csv", format!("{HEADER},ranks\n"), vec!["`ranks` appears twice"]),
         (

@@ -19,7 +19,7 @@ alike are repeats: their median counts, and how far they lie apart; without repe
 noise of the launch mode does. Medians over neighbouring sizes decide, not single rows, until both \
 have five runs, or four of which all of B's lie beyond all of A's. A row above 16 MiB that takes 1.75 times as long counts \
 by itself. Hosts that both name are each held against themselves too. With nothing changed, a \
-report says `slower` with a chance below 2%. The interval of one or two sizes that ran once reaches \
+report says `slower` with a chance below 2%, where noise is as known or runs are repeated. The interval of one or two sizes that ran once reaches \
 further: one disturbed measurement could be all of their change. Exit 1 where B or a host of it is slower, and where B has \
 wrong values, failed runs, or a larger share of cut ones.
 

@@ -92,7 +92,7 @@ pub(crate) struct Args {
     /// which it may know the prefix
     #[arg(long, value_name = "HOW", default_value = "queue", value_parser = ["queue", "prefix"], help_heading = "Workers")]
     route: String,
-    /// Memory of each host that keeps prefixes, such as 1T, shared by the GPUs of its workers that take prompts
+    /// Host memory for caches of prefixes, such as 1T a host: split evenly over the GPUs of its workers that compute prompts
     #[arg(long, value_name = "SIZE", default_value = "0", help_heading = "Workers")]
     host_cache: String,
     /// Drives of each host that keep prefixes, such as 20T, shared alike

@@ -121,7 +121,11 @@ fn measured_on(text: &str) -> Option<&str> {
 pub(super) fn of_others(tables: &[Loaded], gpu: &Compute) -> Vec<String> {
     let of = |table: &Loaded| {
         let other = table.of_another.as_ref()?;
-        Some(format!("{} is of {other}, and profile {} of another GPU: name it with --compute", table.file, gpu.name()))
+        Some(format!(
+            "{} was measured on {other}, and profile {} is of another GPU: name the one that was measured with --compute",
+            table.file,
+            gpu.name()
+        ))
     };
     tables.iter().filter_map(of).collect()
 }

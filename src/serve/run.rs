@@ -144,8 +144,8 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
     let offered = asked.iter().map(|asked| asked.output as f64).sum::<f64>() / request.load.window();
     let unsteady = (summary.tokens_per_s < (1.0 - SHORT) * offered && offered.is_finite()).then(|| {
         format!(
-            "requests ask for {offered:.0} tokens/s, and the fleet makes {:.0} in the best quarter of --duration: it does not keep up, \
-             or that is too short to tell",
+            "requests ask for {offered:.0} output tokens/s, and the fleet makes {:.0} at most over a quarter of --duration: it is \
+             overloaded, or a longer --duration tells more",
             summary.tokens_per_s
         )
     });

@@ -153,7 +153,8 @@ fn nowhere(request: &Request, pairs: &[Pair]) -> Error {
             }
         }
         let each: Vec<String> = known.into_iter().map(|(_, text)| text).collect();
-        let message = format!("no one way leads from all of {} to {}: {}", request.from, request.to, each.join(", "));
+        let message =
+            format!("no single way serves all pairs from {} to {}: {}", request.from, request.to, each.join(", "));
         return Error::usage(message, "split the transfer into those that take the same way");
     };
     let (from, to) = blocked.places;

@@ -175,7 +175,9 @@ impl Next {
                 format!("not certain yet after {runs}: {so_far}; to run: {sets}")
             }
             Plan::Alike if self.is_known() => {
-                format!("known to be slow after {runs}: {slow}; whether others are, no sets of {hosts} hosts tell")
+                format!(
+                    "known to be slow after {runs}: {slow}; sets of {hosts} hosts cannot show whether others are slow too"
+                )
             }
             Plan::Alike => {
                 let so_far = if slow.is_empty() { String::new() } else { format!("; likely slow: {slow}") };

@@ -442,7 +442,9 @@ impl Outcome {
     /// What to do where runs that lack something ran under other settings than those that they are held against.
     fn of_other_settings(&self) -> Option<String> {
         let differ = self.differ().filter(|_| self.health.state != State::Pass)?;
-        Some(format!("measure again as the runs before did, since logs differ in what may be the cause: {differ}"))
+        Some(format!(
+            "measure again with the settings of the runs that judge, which differ and may be the cause: {differ}"
+        ))
     }
 
     /// What to do where the history is too short, and no machine is named.
