@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::arrivals::{Prefixes, Request, exponential, mooncake, poisson, share, trace};
 use super::beside::{Beside, Taken, WAYS};
 use super::prefix::{Part, Tiers};
-use super::simulate::{Batch, Machine, Outcome, Policy, Role, Route, Worker, simulate};
+use super::simulate::{Batch, Machine, Outcome, Policy, Role, Route, ServingError, Worker, simulate};
 use super::summary::{Objective, summarise};
 
 /// Seconds of a token of a prompt, of a step, of a token's way.
@@ -235,42 +235,45 @@ fn stages_of_a_pipeline_work_on_several_steps_at_once() {
 /// Goal: micro-batches share the memory of their pipeline: one request may have all of it, another waits until it is free, and a
 /// limit of requests counts those of all micro-batches.
 #[test]
-fn micro_batches_share_the_memory_of_their_pipeline() {
+fn micro_batches_share_the_memory_of_their_pipeline() -> Result<(), ServingError> {
     let requests = [0.0, 1.0].map(|at| Request { at, input: 1500, output: 1, prefix: None });
     let worker = |blocks| vec![Worker { stages: 4, ..Worker::new(Role::Both, blocks, 0) }; 4];
     let run = |blocks: u64, policy: Policy| {
         let mut machine = Linear { token: 1e-2, step: 0.0, way: 0.0, fetch: [0.0; 2], beside: NONE };
-        let outcome = simulate(&requests, &worker(blocks), policy, &mut machine).unwrap();
-        (outcome.served.iter().map(|served| served.begun / 1_000_000).collect::<Vec<u64>>(), outcome.peak)
+        let outcome = simulate(&requests, &worker(blocks), policy, &mut machine)?;
+        let begun = outcome.served.iter().map(|served| served.begun / 1_000_000);
+        Ok::<_, ServingError>((begun.collect::<Vec<u64>>(), outcome.peak))
     };
     for route in [Route::Queue, Route::Prefix] {
         let policy = Policy { route, ..ALONE };
-        assert_eq!(run(100, policy), (vec![0, 15_000], vec![94]));
-        assert_eq!(run(200, policy), (vec![0, 1000], vec![188]));
-        assert_eq!(run(200, Policy { running: 1, ..policy }).0, [0, 15_000]);
+        assert_eq!(run(100, policy)?, (vec![0, 15_000], vec![94]));
+        assert_eq!(run(200, policy)?, (vec![0, 1000], vec![188]));
+        assert_eq!(run(200, Policy { running: 1, ..policy })?.0, [0, 15_000]);
     }
+    Ok(())
 }
 
 /// Goal: tokens a second are those that were asked for where workers keep up, however long the last request takes, and what the
 /// workers make where they do not.
 /// Method: every step takes 0.1 s, so that a request of 21 tokens takes 2.1 s; five a second arrive.
 #[test]
-fn tokens_a_second_are_those_of_the_steady_state() {
+fn tokens_a_second_are_those_of_the_steady_state() -> Result<(), ServingError> {
     let made = |running: u64, seconds: f64| {
         let requests = poisson(5.0, seconds, (100, 21), 1);
         let mut machine = Linear { token: 0.0, step: 0.1, way: 0.0, fetch: [0.0; 2], beside: NONE };
         let policy = Policy { running, ..ALONE };
-        let outcome = simulate(&requests, &workers(Role::Both, 1), policy, &mut machine).unwrap();
+        let outcome = simulate(&requests, &workers(Role::Both, 1), policy, &mut machine)?;
         let summary = summarise(&requests, &outcome, Objective::new(1.0, 1.0), seconds);
-        (summary.tokens_per_s * seconds, 21.0 * requests.len() as f64, summary.tokens_per_s)
+        Ok::<_, ServingError>((summary.tokens_per_s * seconds, 21.0 * requests.len() as f64, summary.tokens_per_s))
     };
     for seconds in [20.0, 200.0] {
-        let (made, asked, _) = made(1000, seconds);
+        let (made, asked, _) = made(1000, seconds)?;
         assert!((made / asked - 1.0).abs() < 1e-9, "{made} {asked}");
     }
     // One at a time: 21 tokens in 21 steps.
-    let (_, _, rate) = made(1, 20.0);
+    let (_, _, rate) = made(1, 20.0)?;
     assert!((rate / 10.0 - 1.0).abs() < 0.1, "{rate}");
+    Ok(())
 }
 
 /// Goal: a prefix is computed once and then taken from GPU memory; where that has no room, from host memory if that is faster
