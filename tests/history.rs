@@ -50,6 +50,16 @@ fn recorded(history: &Path) -> Vec<String> {
     names
 }
 
+/// A folder and a history in it, with good runs of `n1` on its first days.
+fn with_past(days: u32) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    for day in 1..=days {
+        judge(&log(folder.path(), "n1", day, 1.0), &history);
+    }
+    (folder, history)
+}
+
 /// Goal: a host that slows down by 1% a day is told before it has lost a fifth: it does not take what it is held against with
 /// it.
 #[test]
@@ -311,11 +321,7 @@ fn secrets_are_not_recorded() {
 /// name of what is said later.
 #[test]
 fn a_host_without_a_past_is_judged_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let history = folder.path().join("history");
-    for day in 1..=4 {
-        judge(&log(folder.path(), "n1", day, 1.0), &history);
-    }
+    let (folder, history) = with_past(4);
     let files = [log(folder.path(), "n1", 5, 1.0), log(folder.path(), "n2", 5, 1.5)];
     let judged = |topology: Option<&str>, require_pass| {
         let site = SiteSpec { topology: topology.map(str::to_owned), ..SiteSpec::default() };
@@ -406,11 +412,7 @@ fn names_of_a_gpu_are_one_product() {
 /// finished is none.
 #[test]
 fn a_content_counts_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let history = folder.path().join("history");
-    for day in 1..=2 {
-        judge(&log(folder.path(), "n1", day, 1.0), &history);
-    }
+    let (folder, history) = with_past(2);
     for name in recorded(&history) {
         let of = |name: &str| history.join("n1").join(name);
         for ending in ["log", "toml"] {
@@ -428,11 +430,7 @@ fn a_content_counts_once() {
 /// Goal: each of two runs of a file has a level of its own.
 #[test]
 fn runs_of_one_file_have_levels_of_their_own() {
-    let folder = tempfile::tempdir().unwrap();
-    let history = folder.path().join("history");
-    for day in 1..=4 {
-        judge(&log(folder.path(), "n1", day, 1.0), &history);
-    }
+    let (folder, history) = with_past(4);
     let [good, slow] = [1.0, 1.4].map(|factor| std::fs::read_to_string(log(folder.path(), "n1", 5, factor)).unwrap());
     let both = folder.path().join("both.log");
     std::fs::write(&both, good + &slow).unwrap();
